@@ -33,8 +33,17 @@ $(VENV)/.made: requirements/all.txt pyproject.toml
 
 install: $(VENV)/.made   ## create .venv with all dependencies, from hashed requirement files
 
+OLDEST := .venv-oldest
+$(OLDEST)/.made: requirements/oldest.txt pyproject.toml
+	$(UV) venv -q --clear --python $(BIN)/python $(OLDEST)
+	VIRTUAL_ENV=$(abspath $(OLDEST)) $(UV) pip sync -q --compile-bytecode --require-hashes requirements/oldest.txt
+	VIRTUAL_ENV=$(abspath $(OLDEST)) $(UV) pip install -q --no-deps --no-build-isolation -e .
+	touch $@
+
 lock:            ## update every pinned dependency and its hashes (requirements/*.txt), and the list of wheels that ship
 	$(COMPILE) --extra train --extra hub --extra h5 --extra s3 --extra gcs --extra requirements --extra wandb --group dev pyproject.toml -o requirements/all.txt
+	cp requirements/all.txt requirements/oldest.txt  # uv keeps the versions of a file that it writes
+	$(COMPILE) -c requirements/oldest.in --extra train --extra s3 --group dev pyproject.toml -o requirements/oldest.txt
 	$(COMPILE) -c requirements/all.txt pyproject.toml -o requirements/base.txt
 	$(COMPILE) -c requirements/all.txt --extra s3 pyproject.toml requirements/wheels.in --no-emit-package numpy -o requirements/wheels.txt
 	$(COMPILE) -c requirements/all.txt --extra s3 --extra gcs pyproject.toml requirements/wheels.in requirements/image.in -o src/headway/kube/image_requirements.txt
@@ -88,6 +97,11 @@ test-chaos: install  ## of these, the ones with processes that are killed, stopp
 
 test-local-long: install ## local tests that mostly wait; each says why it is not in the gate
 	$(TEST) tests/local -m long $(foreach name,prometheus prometheus_parser,--ignore tests/local/test_$(name).py)
+
+OLDEST_TESTS := tests/unit/train tests/local/test_lost_peers.py tests/local/test_export.py \
+	tests/local/test_same_at_any_number_of_workers.py tests/local/test_losing_workers.py tests/local/test_restart.py
+test-oldest: install $(OLDEST)/.made ## what rests on torch and transformers, with the oldest versions that Headway takes
+	$(OLDEST)/bin/pytest --durations=8 --durations-min=1 $(OLDEST_TESTS) -m "not long"
 
 images: install  ## core, CPU and CUDA images, built by buildah on a base made by debootstrap; as root, 20 minutes
 	$(TEST) tests/images

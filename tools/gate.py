@@ -57,6 +57,7 @@ NIGHT = (
     Tier("unit-long", 10, "make test-unit-long"),
     Tier("simulations-long", 30, "make test-simulations-long"),
     Tier("local-long", 90, "make test-local-long"),
+    Tier("oldest", 15, "make test-oldest", needs="a download of 3 GB once"),
     Tier("cluster-long", 120, "make test-cluster-long", needs_root=True),
     Tier("target-faults", 30, "make test-target-faults", needs_root=True),
     Tier("images", 40, "make images", needs_root=True, packages="buildah debootstrap"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from headway.cli.output import hint, say, warn
 from headway.errors import BadInput, needs_train
+from headway.spec.tested_versions import TESTED, install_hint
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
@@ -44,9 +47,26 @@ def require_trainable_here(loaded: Loaded) -> None:
 
 
 def require_train_extra(command: str) -> None:
+    """Raises if packages of the extra `train` are missing, or too old."""
     for module in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
         if importlib.util.find_spec(module) is None:
             raise needs_train(command, ImportError(module, name=module))
+    require_tested_versions(metadata.version)
+
+
+def require_tested_versions(installed: Callable[[str], str]) -> None:
+    """Raises for a library that is older than all versions that are tested, warns of a newer one.
+    `installed` returns the version of a package."""
+    from headway.kube.bootstrap import satisfies
+
+    for name, asked in TESTED.items():
+        have, (lowest, _) = installed(name), asked.split(",")
+        if not satisfies(have, lowest):
+            problem = f"{name} {have} is too old: Headway needs {name}{lowest}"
+            raise BadInput(problem, install_hint(name))
+        if not satisfies(have, asked):
+            warn(f"{name} {have} is newer than those that Headway is tested with: {name}{asked}")
+            hint(install_hint(name))
 
 
 def steps_of(run: RunFile) -> int | None:

@@ -77,6 +77,11 @@ def satisfies(version: str, asked: str) -> bool:
     return all(_is_within(release(version), one) for one in asked.split(",") if one)
 
 
+def lowest(asked: str) -> str:
+    """`>=2.14` of `<2.16,>=2.14`. What is newer than all that was tested may do as well."""
+    return ",".join(one for one in asked.split(",") if not one.startswith("<"))
+
+
 def _is_within(have: Version, one: str) -> bool:
     found = re.match(r"(>=|<=|==|!=|~=|>|<) *([0-9][^*]*?)(\.\*)?$", one)
     assert found is not None, one
@@ -167,15 +172,25 @@ def problems(plan: Plan, image: Image) -> list[str]:
     if not image.libc.startswith("glibc"):
         found.append("its C library is not glibc (musl?)")
     for name, asked in plan["image"].items():
-        version = image.installed(name)
+        version, needed = image.installed(name), name + lowest(asked)
         if version is None:
-            found.append(f"it has no {name}, and {name}{asked} is needed")
-        elif not satisfies(version, asked):
-            found.append(f"it has {name} {version}, and {name}{asked} is needed")
+            found.append(f"it has no {name}, and {needed} is needed")
+        elif not satisfies(version, lowest(asked)):
+            found.append(f"it has {name} {version}, and {needed} is needed")
     if found:
         return found
     lacking = [name for name in to_bring(plan, image) if wheel_of(name, plan, image) is None]
     return [f"the coordinator's image has no wheel of {name} for {image.libc}" for name in lacking]
+
+
+def untested(plan: Plan, image: Image) -> list[str]:
+    """Packages of the image that are newer than all versions that Headway is tested with."""
+    versions = [(name, asked, image.installed(name)) for name, asked in plan["image"].items()]
+    return [
+        f"{name} {version} is newer than those that Headway is tested with: {name}{asked}"
+        for name, asked, version in versions
+        if version is not None and not satisfies(version, asked)
+    ]
 
 
 # The program
@@ -229,6 +244,8 @@ def bring(folder: str) -> int:
         say(f"error: Headway {plan['version']} cannot run in this image: {'; '.join(lacking)}")
         say("hint: headway image build --push REGISTRY/NAME --on TARGET builds one that has it")
         return BAD_INPUT
+    for words in untested(plan, image):
+        say(f"warning: {words}")
     found = [wheel_of(name, plan, image) for name in to_bring(plan, image)]
     wheels, began = [wheel for wheel in found if wheel is not None], time.monotonic()
     if not wheels:

@@ -37,9 +37,10 @@ file, a wrong name. Later ones look like those of a machine."""
 
 FOLLOWING_SIGNS = (
     *LOST_PEER_SIGNS,
-    "Connection refused",
-    "DistNetworkError",
-    "ncclRemoteError",
+    *("Connection closed by peer", "Connection reset by peer", "Connection refused"),
+    *("Broken pipe", "Socket closed", "[enforce fail at"),
+    *("DistNetworkError", "DistStoreError", "Store::get", "wait timeout"),
+    *("ncclRemoteError", "remote process exited", "NCCL communicator was aborted"),
     "recvValue failed",
     "Watchdog caught collective operation timeout",
 )

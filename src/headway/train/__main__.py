@@ -198,6 +198,7 @@ def _placement(
     """This worker's device and position, and the source of its worlds. COLLECTIVE, unless it is
     alone. `is_ours`: Headway's own launcher has started it."""
     from headway.train.device import device_of
+    from headway.train.leaving_groups import why_groups_cannot_be_left
     from headway.train.live import LiveWorlds
     from headway.train.precision import require_precision
     from headway.train.world import OneWorld, WorldOfLauncher, form_world, live_placement
@@ -210,13 +211,16 @@ def _placement(
         restart.begin(world)
         return world.placement, restart
     if session is not None:
+        restarts_because = why_groups_cannot_be_left()
+        if restarts_because is not None:
+            log_line(f"a loss restarts all workers: {restarts_because}")
         placement = live_placement(
             local_rank=start.rank % ranks,
             domain_size=ranks,
             device=device,
             store=start.store,
         )
-        return placement, LiveWorlds(session, placement, stop)
+        return placement, LiveWorlds(session, placement, stop, restarts_because)
     assert start.store is not None
     assert start.generation is not None
     world = form_world(

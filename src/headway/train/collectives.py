@@ -20,8 +20,6 @@ from headway.train.lost_peer_signs import (
     why_not_formed,
 )
 
-NO_MEMORY = "DefaultCPUAllocator"
-"""Marks errors of this process that look like gloo's."""
 POLL_TIMEOUT = timedelta(seconds=0.5)
 """Time between two checks whether the group is over. Work in a group whose connections were shut
 fails within milliseconds."""
@@ -184,18 +182,16 @@ def _free_abandoned() -> None:
 def _completes_soon(work: Any) -> bool:
     try:
         work.wait(POLL_TIMEOUT)
-    except RuntimeError as error:
-        if "Operation timed out" not in str(error):
-            raise
+    except RuntimeError:
         if not work.is_completed():
-            return False
-        work.wait()  # completed just now: raises if it failed
+            return False  # the wait has timed out, not the work
+        work.wait()  # raises if it failed; it may have completed well just now
     return True
 
 
 def is_lost_peer(error: BaseException) -> bool:
     """Whether an error means that another worker was lost, wherever it was raised."""
-    if not isinstance(error, RuntimeError | PeerLost) or NO_MEMORY in str(error):
+    if not isinstance(error, RuntimeError | PeerLost):
         return False
     if broken_device(error) is not None:  # this worker's own, by NCCL's words
         return False
@@ -223,14 +219,15 @@ def raising_peer_lost(monitor: GroupMonitor | None = None) -> Iterator[None]:
 def forming_group() -> Iterator[None]:
     """While a group forms, only timeouts and closed connections become PeerLost. torch's other
     errors of groups fail the run with their words: they are no loss of anybody."""
-    words = None
+    words, is_of_store = None, False
     try:
         yield
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise
         words = str(error)
+        is_of_store = isinstance(error, dist.DistNetworkError | dist.DistStoreError)
     if words is not None:
-        if is_loss_while_forming(words):
+        if is_of_store or is_loss_while_forming(words):
             raise PeerLost(f"another worker was lost: {words}")
         raise RunFailed(why_not_formed(words))

@@ -24,7 +24,7 @@ from headway.member.worker.session import Session
 from headway.member.worker.session_view import GenerationOver, Late, SessionClosed, View
 from headway.train.collectives import WorkerGroup
 from headway.train.domain_group import DomainGroup, DomainLost, wanted_generations
-from headway.train.restart_place import PLACE_SECONDS
+from headway.train.restart_place import PLACE_SECONDS, end_process
 from headway.train.session_store import Group, GroupFailed, SessionStore, form_group
 from headway.train.stop_request import StopRequest
 from headway.train.worker_log import log_line
@@ -44,8 +44,16 @@ class LiveWorlds:
     saves_before_change = False
     exit_code: Exit | None = None
 
-    def __init__(self, session: Session, placement: RankPlacement, stop: StopRequest) -> None:
+    def __init__(
+        self,
+        session: Session,
+        placement: RankPlacement,
+        stop: StopRequest,
+        restarts_because: str | None = None,
+    ) -> None:
         self.session, self.placement, self.stop = session, placement, stop
+        self.restarts_because = restarts_because
+        """Why groups cannot be left here: when one is lost, so is this process. None: they can."""
         self._generation: Generation | None = None
         """The generation of the newest world."""
         self._domain: Domain | None = None
@@ -312,6 +320,8 @@ class LiveWorlds:
                     self.session.leave()
                 monitor = self._monitor
                 if monitor is not None and self._is_broken(self.session.view):
+                    if monitor.groups and self.restarts_because is not None:
+                        end_process(self.session.view.generation)
                     monitor.drop()
                 self._report_waiting(monitor)
 

@@ -1,18 +1,15 @@
-"""Words by which errors of torch tell that another worker was lost."""
+"""Words by which errors of torch tell that another worker was lost, where they have no type.
+`tests/local/test_lost_peers.py` compares them with errors of real losses, at both ends of the range
+of torch that is tested."""
 
 LOST_PEER_SIGNS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Socket closed",
-    "[enforce fail at",
-    "gloo/transport",
-    "remote process exited",
-    "NCCL communicator was aborted",
-    "Store::get",
-    "wait timeout",
-    "Application timeout caused pair closure",  # other all-reduces, after one timed out
+    "gloo/transport",  # beside a connection that was closed, reset or refused, or a timeout
+    "connectFullMesh failed",  # gloo, whatever became of a connection to another worker
+    "Application timeout caused pair closure",  # gloo's other all-reduces, after one timed out
+    "Wait timeout",  # torch's FileStore
+    "Timeout waiting for key",
 )
+"""gloo and FileStore raise RuntimeError. NCCL and the other stores raise `dist.DistError`."""
 FORMING_SIGNS = (
     *("timed out", "timeout"),
     *("connection was likely closed", "connection closed", "closed by remote peer"),
@@ -20,17 +17,17 @@ FORMING_SIGNS = (
     *("reset by peer", "broken pipe", "connection abort", "connection refused"),
     "no route to host",  # what a dead machine's neighbours say after a while
     *("remote process exit", "communicator was aborted"),
-    "connectfullmesh failed",  # gloo, whatever became of a connection to another worker
+    "connectfullmesh failed",
 )
-"""The same while a group forms, in lower case: timeouts and closed connections of gloo, NCCL and
-torch's stores. A full /dev/shm, a GPU that two workers share, a library or a network interface that
-is missing would be so again, with the words that only this worker's error has."""
+"""The same while a group forms, in lower case. NCCL has one type for timeouts, closed connections
+and faults of this machine: a full /dev/shm, a GPU that two workers share, a missing library or
+network interface. Those would be so again, with words that only this worker's error has."""
 FRAMES = "\nException raised from "
 """Before the frames of torch's C++ code, which name functions such as throwTimeoutError."""
 
 
 def is_loss_while_forming(words: str) -> bool:
-    """Whether an error of a group that forms says that another worker was lost."""
+    """Whether the words of an error of a group that forms say that another worker was lost."""
     words = words.partition(FRAMES)[0].lower()
     return any(sign in words for sign in FORMING_SIGNS)
 

@@ -18,6 +18,7 @@ from headway.spec.resolve import Resolved
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
 from headway.state.own_function import own_builder
 from headway.train.initial_weights import InitialWeights, NotByParts
+from headway.train.packed_sequences import require_search
 from headway.train.weight_files import INDEX, ONE_FILE, file_weights
 from headway.train.world import RankPlacement
 
@@ -89,6 +90,7 @@ def build_model(
     module = network.module
     blocks, is_transformers, size = find_blocks(module), hasattr(module, "config"), None
     if is_transformers:
+        require_search()
         module.config.use_cache = False  # a cache of keys and values is for generation
         _check_fits(module.config, resolved.run.data.sequence_length, samples)
         size = model_size(module.config.model_type, module.config.to_dict())
@@ -132,6 +134,8 @@ def own_model(model: ModelConfig) -> BuiltModel:
     _refuse_weights(module, model.call)
     blocks = find_blocks(module) if blocks is None else list(blocks)
     is_transformers = hasattr(module, "save_pretrained")
+    if is_transformers:
+        require_search()
     return BuiltModel(
         module, blocks, None, is_transformers, whole_because=f"{model.call} builds it"
     )

@@ -16,15 +16,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from headway.errors import Exit, PeerLost
-from headway.member.protocol.generation import Generation
 from headway.member.protocol.identity import without_tokens
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import Late, SessionClosed
 from headway.train.collectives import WaitTimer
 from headway.train.live import SLOW_COLLECTIVE_SECONDS, WATCH_SECONDS
-from headway.train.restart_place import RestartPlace, is_lost, restarting
+from headway.train.restart_place import RestartPlace, end_process, is_lost
 from headway.train.stop_request import StopRequest
-from headway.train.worker_log import log_exit_reason
 from headway.train.world import MAX_HANGS, World
 
 MEET_SECONDS = 30.0
@@ -39,6 +37,7 @@ class RestartWorlds(RestartPlace):
 
     has_state = is_paused = False
     saves_before_change = True
+    restarts_because: str | None = None
 
     def __init__(self, session: Session, stop: StopRequest) -> None:
         super().__init__(session, stop)
@@ -146,8 +145,3 @@ class RestartWorlds(RestartPlace):
                 self.session.start_waiting()
             else:
                 self.session.stop_waiting()
-
-
-def end_process(generation: Generation) -> None:
-    log_exit_reason(restarting(generation))
-    os._exit(Exit.GENERATION_OVER)

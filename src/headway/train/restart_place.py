@@ -3,6 +3,7 @@ whatever it runs, it waits for its place in the same way."""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 from headway.errors import Exit, PeerLost, Stopped
@@ -11,6 +12,7 @@ from headway.member.protocol.identity import without_tokens
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import Late, View
 from headway.train.stop_request import StopRequest
+from headway.train.worker_log import log_exit_reason
 
 PLACE_SECONDS = 1.0
 """Between two looks at what else has happened, while it waits for a place."""
@@ -80,6 +82,12 @@ class RestartPlace:
 def is_lost(view: View) -> bool:
     """Whether its generation has lost a member."""
     return view.generation.breaks(view.status.entered) if view.status.entered else False
+
+
+def end_process(generation: Generation) -> None:
+    """At once, wherever its threads wait."""
+    log_exit_reason(restarting(generation))
+    os._exit(Exit.GENERATION_OVER)
 
 
 def restarting(generation: Generation) -> str:

@@ -181,7 +181,7 @@ class Group:
     def drop(self) -> None:
         """Ends collectives that wait in the group, here and on its other members, and frees it."""
         if self.process_group is not None:
-            _shut_connections(self.addresses, self.rank)
+            shut_connections(self.addresses, self.rank)
             self.process_group = None
 
 
@@ -302,21 +302,29 @@ class _Attempt:
 
     def _form(self) -> Group:
         connect = timedelta(seconds=max(0.001, self.store.seconds_left) / CONNECT_FACTOR)
-        backend = ProcessGroupGloo(self.store, self._rank, self._size, connect)
-        backend.set_timeout(self._timeout)
-        group = dist.ProcessGroup(self.store, self._rank, self._size)
-        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
-        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        group = gloo_group(self.store, self._rank, self._size, connect, self._timeout)
         return Group(group, self.store, self._rank)
 
 
-def _shut_connections(values: dict[str, bytes], rank: int) -> None:
+def gloo_group(
+    store: Store, rank: int, size: int, connect: timedelta, timeout: timedelta
+) -> dist.ProcessGroup:
+    """COLLECTIVE. `connect` is for the connections, `timeout` for the collectives."""
+    backend = ProcessGroupGloo(store, rank, size, connect)
+    backend.set_timeout(timeout)
+    group = dist.ProcessGroup(store, rank, size)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    return group
+
+
+def shut_connections(values: dict[str, bytes], rank: int) -> None:
     """Shuts the connections of one group. A connection of gloo has the listening address of one of
     its two ends at that end, and every group listens at an address of its own."""
     try:
         addresses = {key: _address(value) for key, value in values.items()}
     except (ValueError, struct.error):
-        return  # an unknown transport: its collectives end with their timeout
+        return  # a format that is not known: `leaving_groups` has found out before the run began
     own = addresses.pop(f"0/{rank}", None)
     others = set(addresses.values())
     for name in os.listdir("/dev/fd"):

@@ -206,6 +206,8 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
             _record_generation(run, world, run.clock.now(), RECORD_SECONDS if is_waiting else 0.0)
     if world.is_leader and not was_healed:
         _note_built_whole(run, world)
+        if worlds.restarts_because is not None:
+            run.journal.note("all_restart", reason=worlds.restarts_because)
         run.start_seconds["load"] = run.clock.monotonic() - began
         run.journal.note(
             "started",

@@ -188,6 +188,11 @@ class WorldSource(Protocol):
         ...
 
     @property
+    def restarts_because(self) -> str | None:
+        """Why workers that were to survive a loss restart; None: they survive it, or never do."""
+        ...
+
+    @property
     def reason(self) -> str:
         """Why the newest world was made."""
         ...
@@ -236,6 +241,7 @@ class OneWorld:
 
     has_state = is_paused = is_leaving = saves_before_change = False
     exit_code: Exit | None = None
+    restarts_because: str | None = None
     num_newer_generations = 0
     reason = "started"
 

@@ -27,6 +27,7 @@ from headway.kube.bootstrap import (
     satisfies,
     to_bring,
     unpack,
+    untested,
     wheel_of,
 )
 from headway.kube.wheels import copy_wheels, own_files, shipped, wheel_plan
@@ -35,7 +36,7 @@ from support.in_process import Headway
 PROGRAM = Path(bootstrap.__file__)
 STOCK = {"torch": "2.14.0", "numpy": "2.3.0"}
 """PyTorch's own image."""
-IN_IMAGE = {**STOCK, "transformers": "5.2.0", "tokenizers": "0.22.1"}
+IN_IMAGE = {**STOCK, "transformers": "5.9.0", "tokenizers": "0.22.1"}
 IN_IMAGE |= {"safetensors": "0.6.2", "pyyaml": "6.0.2", "fsspec": "2025.9.0"}
 PYTHON, GLIBC = (3, 12), "glibc 2.35"
 
@@ -142,6 +143,14 @@ def test_all_that_is_lacking_is_said_at_once() -> None:
         "it has no numpy, and numpy>=2 is needed",
     ]
     assert "it has Python 3.10, " in problems(plan(), image(python=(3, 10)))[0]
+
+
+def test_a_torch_newer_than_those_that_are_tested_is_warned_of() -> None:
+    newer = image({**IN_IMAGE, "torch": "2.99.0a0+nv30.1"})
+    assert problems(plan(), newer) == []
+    (words,) = untested(plan(), newer)
+    assert words.startswith("torch 2.99.0a0+nv30.1 is newer than those that Headway is tested with")
+    assert untested(plan(), image()) == []
 
 
 def test_glibc_may_be_too_old_for_a_wheel() -> None:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from headway.errors import PeerLost
+from headway.errors import Exit, PeerLost
 from headway.member.protocol.generation import Generation
 from headway.member.worker.session import Session
-from headway.train import live, session_store
+from headway.train import live, restart_place, session_store
 from headway.train.collectives import WorkerGroup
 from headway.train.domain_group import DomainLost
 from headway.train.live import LiveWorlds
@@ -655,6 +655,21 @@ def test_training_that_hangs_outside_a_collective_ends_its_process(
     monitor.drop()
     two.worlds.report_hang(2)
     assert len(ended) == 2
+
+
+def test_a_worker_that_cannot_leave_a_group_ends_with_it(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would wait there for minutes, for a peer that has left. All end, as with restart."""
+    ended: list[int] = []
+    monkeypatch.setattr(restart_place.os, "_exit", ended.append)
+    one, two, _ = members = [crew.join(name) for name in "abc"]
+    two.worlds.restarts_because = "gloo has changed"
+    crew.meeting.gather(*([member.name] for member in members))
+    crew.next(*members)
+    crew.meeting.gather([one.name], [two.name])
+    wait_for("the end of its process", lambda: ended, LONG)
+    assert {*ended} == {Exit.GENERATION_OVER}
 
 
 def test_the_coordinator_knows_how_long_steps_take(crew: Crew) -> None:
