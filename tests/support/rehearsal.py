@@ -117,8 +117,7 @@ def _built(workload: Workload, layout: Layout, placement: RankPlacement) -> Buil
     ).train()
     built = BuiltModel(module, find_blocks(module), None, is_transformers=True)
     cast_inputs(built, workload.precision, placement)
-    if layout.recomputes:
-        recompute_blocks(built.blocks, offload=False)
+    recompute_blocks(built.blocks[: layout.recomputed_blocks])
     if placement.shard_mesh is not None:
         shard_model(built, placement, workload.precision)
     return built

@@ -14,7 +14,7 @@ from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import MemoryEstimate, memory_of
 from headway.plan.workload import Layout, workload_of
 from headway.spec.load import load_run
-from headway.spec.resolve import Resolved, resolve
+from headway.spec.resolve import Resolved, recomputed_blocks, resolve
 from headway.state.run_directory import RunDirectory
 from support.workers import PROCESSES
 
@@ -65,7 +65,8 @@ class MemoryCase:
     ranks: int = 1
     """Workers that the model is sharded over."""
     nodes: int = 1
-    recomputes: bool = False
+    recomputes: bool | int = False
+    """As `memory.checkpoint_activations` has it."""
     optimizer: str = "adamw"
     length: int = LENGTH
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -76,7 +77,8 @@ class MemoryCase:
         words = [self.type, self.precision, f"{self.passes} x {self.micro} x {self.length}"]
         words += [f"{self.ranks} ranks"] if self.ranks > 1 else []
         words += [f"{self.nodes} nodes"] if self.nodes > 1 else []
-        words += ["recomputed"] if self.recomputes else []
+        number = "" if self.recomputes is True else f"{self.recomputes} "
+        words += [f"{number}recomputed"] if self.recomputes else []
         words += [self.optimizer] if self.optimizer != "adamw" else []
         words += ["distilled"] if self.teacher is not None else []
         words += [f"{key}={value}" for key, value in self.config.items()]
@@ -127,7 +129,7 @@ def predicted(case: MemoryCase, folder: Path) -> MemoryEstimate:
     workload = workload_of(load_run(folder).run, None)
     assert workload is not None
     fleet = Fleet(None, case.ranks, case.nodes)
-    return memory_of(workload, fleet, Layout(case.ranks, case.recomputes))
+    return memory_of(workload, fleet, Layout(case.ranks, recomputed_blocks(case.recomputes)))
 
 
 def measured(case: MemoryCase, folder: Path, train_set: Path) -> MeasuredPeaks:

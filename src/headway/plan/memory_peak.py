@@ -81,7 +81,8 @@ class StepShape:
     tokens: int
     """Of a micro-batch."""
     shards: int
-    recomputes: bool
+    recomputed: int
+    """Layers that are recomputed in the backward pass, counted from the first one."""
     has_gradients: bool
     """Whether there are gradients before the backward pass that is looked at: of an earlier
     micro-batch, or zeros in buckets."""
@@ -181,7 +182,7 @@ def step_shape(workload: Workload, fleet: Fleet, layout: Layout) -> StepShape:
         number=NUMBER_BYTES[workload.precision],
         tokens=workload.micro * workload.sequence_length,
         shards=shards,
-        recomputes=layout.recomputes or layout.offloads,
+        recomputed=min(layout.recomputed_blocks, model.layers),
         offloads=layout.offloads,
         has_gradients=passes > 1 or is_bucketed,
         on_gpu=on_gpu,
@@ -197,6 +198,7 @@ def highest_moment(shape: StepShape) -> tuple[str, Bytes]:
         "when the loss is differentiated": _at_loss(shape),
         "in the backward pass of the output head": _at_head(shape),
         "in the backward pass of the last layer": _at_layer(shape, done=0),
+        **_at_recomputed(shape),
         "in the backward pass of the first layer": _at_layer(shape, done=shape.model.layers - 1),
         "at the end of the backward pass": _at_end(shape),
         "when the optimizer updates the weights": _at_update(shape),
@@ -239,10 +241,12 @@ def _in_passes(shape: StepShape) -> dict[str, int]:
 
 def _kept_in_layers(shape: StepShape, layers: int) -> int:
     """Activations of so many layers whose backward pass is still to come."""
+    kept, recomputed = shape.kept, min(layers, shape.recomputed)
+    on_device = kept.of_layers(layers, shape.recomputed)
     if shape.offloads:
-        return 2 * shape.tokens * shape.kept.block_input  # one is copied while another is used
-    each = shape.kept.block_input if shape.recomputes else shape.kept.layer
-    return layers * shape.tokens * each
+        # One is copied while another is used.
+        on_device -= max(0, recomputed - 2) * kept.block_input
+    return shape.tokens * on_device
 
 
 def _at_loss(shape: StepShape) -> Bytes:
@@ -281,7 +285,7 @@ def _at_layer(shape: StepShape, done: int) -> Bytes:
     model, number, tokens = shape.model, shape.number, shape.tokens
     left = model.layers - done
     activations = _kept_in_layers(shape, left)
-    if shape.recomputes:
+    if left <= shape.recomputed:
         activations += tokens * shape.kept.layer
     # Gradients of the layer's own activations: of its output, and of the widest part inside.
     flowing = tokens * number * (2 * model.hidden + 3 * model.inner)
@@ -309,6 +313,14 @@ def _at_layer(shape: StepShape, done: int) -> Bytes:
         parts["gradients of a micro-batch"] = waiting
         parts["reduced gradients"] = reduced
     return parts
+
+
+def _at_recomputed(shape: StepShape) -> dict[str, Bytes]:
+    """The backward pass of the first layer to be recomputed, if others come before it."""
+    done = shape.model.layers - shape.recomputed
+    if not 0 < done < shape.model.layers:
+        return {}
+    return {"in the backward pass of the last recomputed layer": _at_layer(shape, done)}
 
 
 def _waiting_of_root(shape: StepShape) -> int:
@@ -360,7 +372,7 @@ def _distilled_logits_bytes(precision: Precision) -> int:
 def _offloaded(shape: StepShape) -> int:
     """Of pinned memory, whose pieces torch rounds up to a power of two."""
     piece = shape.tokens * shape.kept.block_input
-    return (1 << (piece - 1).bit_length()) * shape.model.layers if shape.offloads else 0
+    return (1 << (piece - 1).bit_length()) * shape.recomputed if shape.offloads else 0
 
 
 def _with_overhead(
@@ -395,7 +407,7 @@ _REASONS: Mapping[str, str] = {
     "weight copies": "{number} bytes a parameter: what is computed with",
     "gathered weights": "layers and ends that are whole on this device for a time",
     "reduced gradients": "a layer's gradients while they are reduce-scattered",
-    "activations": "{tokens} tokens x {layers} layers x {kept} bytes, and the ends",
+    "activations": "{tokens} tokens x {kept}, and the ends",
     "logits": "{tokens} tokens x {vocabulary} entries, log-softmax and gradients",
     "teacher": "4 bytes a parameter{shards}",
     "gradients of a micro-batch": "before they are added to those in fp32",
@@ -405,7 +417,6 @@ _REASONS: Mapping[str, str] = {
 
 
 def _part(name: str, size: int, shape: StepShape, is_exact: bool) -> Figure:
-    kept = shape.kept.block_input if shape.recomputes else shape.kept.layer
     reason = _REASONS[name].format(
         weights=shape.state.weights,
         gradients=shape.state.gradients,
@@ -413,8 +424,7 @@ def _part(name: str, size: int, shape: StepShape, is_exact: bool) -> Figure:
         number=shape.number,
         shards=f", over {shape.shards} devices" if shape.is_sharded else "",
         tokens=shape.tokens,
-        layers=shape.model.layers,
-        kept=kept,
+        kept=_kept_words(shape),
         vocabulary=shape.model.vocabulary,
     )
     if name in _EXACT:
@@ -423,6 +433,14 @@ def _part(name: str, size: int, shape: StepShape, is_exact: bool) -> Figure:
         # A compiler keeps less, and how much it does not say.
         return Figure(size, size * 0.6, size * (1 + COUNT_SHARE), "assumed", reason)
     return Figure.within(size, COUNT_SHARE, "counted", reason)
+
+
+def _kept_words(shape: StepShape) -> str:
+    kept, again = shape.kept, shape.recomputed
+    whole = shape.model.layers - again
+    words = [f"{whole} layers x {kept.layer} bytes"] if whole else []
+    words += [f"{again} recomputed layers x {kept.block_input} bytes"] if again else []
+    return f"({' + '.join(words)})" if len(words) > 1 else words[0]
 
 
 def _sum(parts: Mapping[str, Figure], reason: str) -> Figure:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from headway.plan.accelerators import Precision
 from headway.plan.model_size import ModelSize, flops_per_token, model_size, padded_vocabulary
 from headway.plan.train_length import num_steps
-from headway.spec.resolve import Resolved, choose_micro
+from headway.spec.resolve import ALL_BLOCKS, Resolved, choose_micro, recomputed_blocks
 from headway.spec.run_file import ModelConfig, RunFile
 
 
@@ -61,16 +61,23 @@ class Layout:
 
     shard_devices: int
     """Devices that hold one copy of weights, gradients and optimizer state; 1: each holds all."""
-    recomputes: bool
-    """Whether blocks are recomputed in the backward pass."""
+    recomputed_blocks: int
+    """Blocks that are recomputed in the backward pass, counted from the first one. It may be more
+    than the model has, such as ALL_BLOCKS."""
     offloads: bool = False
     """Whether the inputs of recomputed blocks wait in the host's memory."""
+
+    @property
+    def checkpoint_activations(self) -> bool | int:
+        """The same as `memory.checkpoint_activations` has it."""
+        number = self.recomputed_blocks
+        return number == ALL_BLOCKS if number in (0, ALL_BLOCKS) else number
 
 
 def layout_of(resolved: Resolved) -> Layout:
     return Layout(
         resolved.copy_ranks,
-        resolved.checkpoint_activations,
+        recomputed_blocks(resolved.checkpoint_activations),
         resolved.run.memory.offload != "none",
     )
 

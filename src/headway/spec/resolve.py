@@ -6,6 +6,7 @@ Facts about the machine, the model's size and the data are passed in; this file 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,15 @@ from headway.spec.load import Loaded
 from headway.spec.located_yaml import PRESET
 from headway.spec.quantities import Sharding
 from headway.spec.run_file import CheckpointConfig, ModelConfig, RunFile
-from headway.spec.section import Section
+from headway.spec.section import Count, Flag, Section
 from headway.spec.stepped_interval import SteppedInterval, SteppedIntervalField
 
 LARGE_MODEL_PARAMETERS = 10**9
 """From here on `auto` shards over the node and recomputes activations, where the device is not
 known: fp32 weights, gradients and two Adam moments of 10^9 parameters are 16 GB, the memory of the
 smallest devices for rent."""
+ALL_BLOCKS = sys.maxsize
+"""Stands for the number of blocks of any model."""
 AUTO_MICRO_TOKENS = 8192
 """Tokens of a micro-batch under `micro: auto`: enough to keep a GPU busy, and few enough to fit.
 The same on all hardware, since the division into micro-batches is part of the run's identity."""
@@ -104,8 +107,8 @@ class Resolved(Section):
     shard_nodes: int | None = None
     """Nodes of one copy of the model, if they are several and the run file leaves that to Headway
     (`auto`)."""
-    checkpoint_activations: bool
-    """Whether blocks are recomputed in the backward pass."""
+    checkpoint_activations: Flag | Count
+    """Whether blocks are recomputed in the backward pass, or how many, counted from the first."""
     checkpoint_every: SteppedIntervalField | None = None
     """Interval of checkpoints, if the run file leaves it to Headway (`auto`)."""
     code_digest: str | None = None
@@ -332,6 +335,12 @@ def choose_micro(run: RunFile, global_batch: int) -> int:
     if run.batch.micro == "auto":
         return min(max(1, AUTO_MICRO_TOKENS // run.data.sequence_length), global_batch)
     return min(run.batch.micro, global_batch)
+
+
+def recomputed_blocks(written: bool | int) -> int:
+    """Number of blocks that are recomputed, counted from the first one, for a value of
+    `memory.checkpoint_activations`. It may be more than the model has."""
+    return ALL_BLOCKS if written is True else int(written)
 
 
 def devices_of(loaded: Loaded, machine: Hardware, nodes: int) -> tuple[int, bool]:

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FSDPModule
 from headway.data.reading.token_set import ReadOptions
 from headway.errors import BadInput
 from headway.plan.train_length import num_steps
-from headway.spec.resolve import Resolved
+from headway.spec.resolve import Resolved, recomputed_blocks
 from headway.spec.run_file import ModelConfig, RunFile
 from headway.state.user_code import make_importable
 from headway.train.export import trained_elsewhere
@@ -83,8 +83,8 @@ def _put(built: BuiltModel, resolved: Resolved, placement: RankPlacement) -> Non
     built.module.train()
     cast_inputs(built, resolved.run.precision, placement)
     # In this order: a compiled block contains its recomputation, a shard unit contains both.
-    if resolved.checkpoint_activations:
-        recompute_blocks(built.blocks, offload=resolved.run.memory.offload == "activations")
+    blocks = built.blocks[: recomputed_blocks(resolved.checkpoint_activations)]
+    recompute_blocks(blocks, offload=resolved.run.memory.offload == "activations")
     if resolved.run.memory.compile:
         compile_blocks(built)
     if placement.shard_mesh is not None:

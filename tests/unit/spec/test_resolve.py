@@ -12,10 +12,12 @@ from pydantic import ValidationError
 from headway.errors import BadInput, Exit, SpecError
 from headway.spec.load import Loaded, load_run
 from headway.spec.resolve import (
+    ALL_BLOCKS,
     AutoLayout,
     Hardware,
     Resolved,
     choose_micro,
+    recomputed_blocks,
     require_complete,
     require_whole_copies,
     resolve,
@@ -223,8 +225,20 @@ def test_activations(folder: Path) -> None:
     assert resolved("memory.checkpoint_activations=true").checkpoint_activations
     off = resolved("memory.checkpoint_activations=false", parameters=10**12)
     assert not off.checkpoint_activations
+    some = resolved("memory.checkpoint_activations=3", parameters=10**12)
+    assert some.checkpoint_activations == 3
     offloaded = resolved("memory.offload=activations", machine=SERVER)
     assert offloaded.checkpoint_activations, "what is offloaded are inputs of recomputed blocks"
+
+
+@pytest.mark.parametrize(("written", "blocks"), [(True, ALL_BLOCKS), (False, 0), (1, 1), (3, 3)])
+def test_recomputed_blocks_are_stored_as_they_are_written(
+    folder: Path, written: bool | int, blocks: int
+) -> None:
+    """Runs of earlier versions have true or false."""
+    stored = resolved(f"memory.checkpoint_activations={json.dumps(written)}").model_dump_json()
+    assert f'"checkpoint_activations":{json.dumps(written)}' in stored
+    assert recomputed_blocks(Resolved.stored(stored).checkpoint_activations) == blocks
 
 
 # --- names and places
