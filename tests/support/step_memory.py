@@ -72,6 +72,7 @@ class MemoryCase:
     config: Mapping[str, Any] = field(default_factory=dict)
     """Beyond the type's in MODELS."""
     teacher: Mapping[str, Any] | None = None
+    loss_in_chunks: bool = True
 
     def __str__(self) -> str:
         words = [self.type, self.precision, f"{self.passes} x {self.micro} x {self.length}"]
@@ -81,6 +82,7 @@ class MemoryCase:
         words += [f"{number}recomputed"] if self.recomputes else []
         words += [self.optimizer] if self.optimizer != "adamw" else []
         words += ["distilled"] if self.teacher is not None else []
+        words += [] if self.loss_in_chunks or self.teacher else ["plain loss"]
         words += [f"{key}={value}" for key, value in self.config.items()]
         return ", ".join(words)
 
@@ -126,7 +128,8 @@ class MeasuredPeaks:
 
 def predicted(case: MemoryCase, folder: Path) -> MemoryEstimate:
     (folder / "run.yaml").write_text(case.run_file())
-    workload = workload_of(load_run(folder).run, None)
+    run = load_run(folder).run
+    workload = workload_of(run, None, loss_in_chunks=case.loss_in_chunks)
     assert workload is not None
     fleet = Fleet(None, case.ranks, case.nodes)
     return memory_of(workload, fleet, Layout(case.ranks, recomputed_blocks(case.recomputes)))
@@ -143,6 +146,8 @@ def measured(case: MemoryCase, folder: Path, train_set: Path) -> MeasuredPeaks:
         train_set=train_set,
         validation_sets={},
     )
+    if not case.loss_in_chunks:
+        resolved = resolved.model_copy(update={"loss_in_chunks": False})
     RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
     answers = PROCESSES.Queue()
     workers = [

@@ -109,6 +109,10 @@ class Resolved(Section):
     (`auto`)."""
     checkpoint_activations: Flag | Count
     """Whether blocks are recomputed in the backward pass, or how many, counted from the first."""
+    loss_in_chunks: bool = False
+    """Whether the loss is computed in chunks of rows, where the model's output head is linear.
+    False: over the logits of whole micro-batches, as by all runs that were started without this
+    key."""
     checkpoint_every: SteppedIntervalField | None = None
     """Interval of checkpoints, if the run file leaves it to Headway (`auto`)."""
     code_digest: str | None = None
@@ -343,6 +347,24 @@ def recomputed_blocks(written: bool | int) -> int:
     return ALL_BLOCKS if written is True else int(written)
 
 
+def computes_loss_in_chunks(run: RunFile) -> bool:
+    """Whether a new run computes its loss in chunks. A loss or a model of the user's own and a
+    distillation need all logits. In fp16 gradients are scaled before they are rounded, and in
+    chunks they would be rounded before."""
+    is_own = run.objective.call is not None or (
+        run.model is not None and run.model.call is not None
+    )
+    return not is_own and run.objective.type != "distill" and run.precision != "fp16"
+
+
+def as_begun(resolved: Resolved, before: Resolved | None) -> Resolved:
+    """The run with what stays as its first start decided it. `before`: the run as it was started
+    last; None: it is new."""
+    if before is None:
+        return resolved
+    return resolved.model_copy(update={"loss_in_chunks": before.loss_in_chunks})
+
+
 def devices_of(loaded: Loaded, machine: Hardware, nodes: int) -> tuple[int, bool]:
     """Workers per node, and whether they run on the CPU. Raises if the hardware does not have the
     devices that the run asks for."""
@@ -427,6 +449,7 @@ def resolve(
         or (ranks > 1 and (run.shard.unit == "node" or (is_auto and auto.shards))),
         shard_nodes=auto.shard_nodes if is_wide else None,
         checkpoint_activations=auto.recomputes if recompute == "auto" else recompute,
+        loss_in_chunks=computes_loss_in_chunks(run),
         hub_commits=None if loaded.hub_commits is None else dict(loaded.hub_commits),
     )
 

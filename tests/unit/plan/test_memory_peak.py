@@ -39,6 +39,7 @@ def workload(config: dict[str, Any] | None = None, **changes: Any) -> Workload:
         precision="bf16",
         optimizer="adamw",
         compiles=False,
+        loss_in_chunks=False,
         steps=1000,
     )
     return replace(made, **changes)
@@ -51,7 +52,7 @@ def fleet(name: str, devices: int = 8, nodes: int = 1) -> Fleet:
 
 
 # Of `make bench-memory`, 2026-11-18, torch 2.15.0: bytes of all tensors, in a step and in the step
-# after a save.
+# after a save. With the plain loss, which runs of then keep.
 @pytest.mark.parametrize(
     ("case", "step_mb", "save_mb"),
     [
@@ -74,7 +75,7 @@ def fleet(name: str, devices: int = 8, nodes: int = 1) -> Fleet:
 def test_peaks_that_torch_counted(
     case: MemoryCase, step_mb: float, save_mb: float, tmp_path: Path
 ) -> None:
-    estimate = predicted(case, tmp_path)
+    estimate = predicted(replace(case, loss_in_chunks=False), tmp_path)
     assert estimate.step.value == pytest.approx(step_mb * 1e6, rel=0.05)
     assert estimate.step.high >= step_mb * 1e6
     assert estimate.saving.value == pytest.approx(save_mb * 1e6, rel=0.03)

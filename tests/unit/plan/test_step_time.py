@@ -48,6 +48,7 @@ SEVEN_B = Workload(
     precision="bf16",
     optimizer="adamw",
     compiles=False,
+    loss_in_chunks=False,
     steps=1000,
 )
 

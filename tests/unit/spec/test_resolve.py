@@ -16,6 +16,7 @@ from headway.spec.resolve import (
     AutoLayout,
     Hardware,
     Resolved,
+    as_begun,
     choose_micro,
     recomputed_blocks,
     require_complete,
@@ -239,6 +240,32 @@ def test_recomputed_blocks_are_stored_as_they_are_written(
     stored = resolved(f"memory.checkpoint_activations={json.dumps(written)}").model_dump_json()
     assert f'"checkpoint_activations":{json.dumps(written)}' in stored
     assert recomputed_blocks(Resolved.stored(stored).checkpoint_activations) == blocks
+
+
+@pytest.mark.parametrize(
+    ("override", "in_chunks"),
+    [
+        ("precision=bf16", True),
+        ("objective=masked", True),
+        ("objective={call: mine:loss}", False),
+        ("objective={type: distill, teacher: {type: gpt2}}", False),
+        ("model={call: mine:build}", False),
+        ("precision=fp16", False),
+    ],
+)
+def test_the_loss_is_computed_in_chunks_where_nothing_needs_all_logits(
+    folder: Path, override: str, in_chunks: bool
+) -> None:
+    assert resolved(override, machine=SERVER).loss_in_chunks is in_chunks
+
+
+def test_a_run_keeps_the_loss_that_it_was_begun_with(folder: Path) -> None:
+    new = resolved()
+    stored = json.loads(new.model_dump_json())
+    del stored["loss_in_chunks"]  # no earlier version has it
+    assert not as_begun(new, Resolved.stored(json.dumps(stored))).loss_in_chunks
+    assert as_begun(new, Resolved.stored(new.model_dump_json())).loss_in_chunks
+    assert as_begun(new, None).loss_in_chunks
 
 
 # --- names and places
