@@ -20,7 +20,7 @@ from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import highest_moment, step_shape
 from headway.plan.workload import Layout, Workload, workload_of
 from headway.spec.load import load_run
-from headway.spec.resolve import LARGE_MODEL_PARAMETERS
+from headway.spec.resolve import ALL_BLOCKS, LARGE_MODEL_PARAMETERS
 from support.rehearsal import put_rehearsed
 from support.workers import in_worker_process
 
@@ -36,8 +36,8 @@ def main() -> int:
         workload = workload_of(load_run(preset).run, VOCABULARY)
         assert workload is not None, preset
         for ranks in SHAPES:
-            recomputes = workload.model.size.parameters >= LARGE_MODEL_PARAMETERS
-            layout = Layout(shard_devices=ranks, recomputes=recomputes)
+            is_large = workload.model.size.parameters >= LARGE_MODEL_PARAMETERS
+            layout = Layout(ranks, recomputed_blocks=ALL_BLOCKS if is_large else 0)
             _, peak = in_worker_process(partial(put_rehearsed, workload, layout, ranks))
             moment, counted = _counted(workload, layout, ranks)
             errors[f"{preset} on {ranks}"] = error = counted / peak - 1

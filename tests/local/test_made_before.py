@@ -64,6 +64,7 @@ def test_a_run_resumes_and_trains_as_with_the_version_that_started_it(
     more = ("--extend", "--set", "train_for=12 steps", "--nodes", nodes)
     headway("run", f"{name}.yaml", *more, folder=before)
     run = before / "runs" / name
+    assert json.loads((run / "spec.json").read_text())["loss_in_chunks"] is False
     started = [line for line in _lines(run / "events.jsonl") if line["event"] == "started"]
     assert [line["resumed_from"] for line in started] == [None, 6]
     steps = [line for line in _lines(run / "metrics.jsonl") if "loss" in line]

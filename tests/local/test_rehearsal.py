@@ -10,6 +10,7 @@ import pytest
 from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import highest_moment, step_shape
 from headway.plan.workload import Layout, Workload, workload_of
+from headway.spec.resolve import ALL_BLOCKS
 from headway.spec.run_file import RunFile
 from support.rehearsal import put_rehearsed
 from support.workers import in_worker_process
@@ -44,7 +45,7 @@ def workload() -> Workload:
 
 def test_what_is_counted_is_what_the_real_step_holds() -> None:
     """One of 64 ranks that hold a model together; the others are in `make rehearse`."""
-    layout, ranks = Layout(64, recomputes=True), 64
+    layout, ranks = Layout(64, recomputed_blocks=ALL_BLOCKS), 64
     whole = workload()
     state, peak = in_worker_process(partial(put_rehearsed, whole, layout, ranks))
     shape = step_shape(whole, Fleet(None, 8, ranks // 8), layout)

@@ -159,7 +159,7 @@ def _published(row: Row) -> PublishedMemory:
         number=number,
         tokens=micro * length,
         shards=gpus if sharding in ("fsdp", "zero3") else 1,
-        recomputes=is_recomputed,
+        recomputed=shape.layers if is_recomputed else 0,
         has_gradients=sharding == "ddp" or bool(batch and batch > micro * gpus),
         on_gpu=True,
         state=STATES.get(source, StateBytes()),

@@ -32,7 +32,7 @@ from headway.train.fsdp import shard_model
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.gradient_norm import squared_norm
 from headway.train.models import BuiltModel, find_blocks
-from headway.train.objectives import token_loss
+from headway.train.objectives import ChunkedTokenLoss, token_loss
 from headway.train.precision import LossScale
 from headway.train.recomputed_blocks import recompute_blocks
 from headway.train.step import Training, run_micro_batches
@@ -117,8 +117,7 @@ def _built(workload: Workload, layout: Layout, placement: RankPlacement) -> Buil
     ).train()
     built = BuiltModel(module, find_blocks(module), None, is_transformers=True)
     cast_inputs(built, workload.precision, placement)
-    if layout.recomputes:
-        recompute_blocks(built.blocks, offload=False)
+    recompute_blocks(built.blocks[: layout.recomputed_blocks])
     if placement.shard_mesh is not None:
         shard_model(built, placement, workload.precision)
     return built
@@ -133,7 +132,7 @@ def _training(workload: Workload, built: BuiltModel, *, is_sharded: bool) -> Tra
         SimpleNamespace(
             resolved=SimpleNamespace(run=run, micro=workload.micro),
             model=built.module,
-            objective=token_loss,
+            objective=ChunkedTokenLoss() if workload.loss_in_chunks else token_loss,
             feed=cast(Feed, _FakeFeed(workload)),
             scale=LossScale(workload.precision),
             gradient_reducer=GradientReducer(list(built.module.parameters())),

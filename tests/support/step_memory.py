@@ -14,7 +14,7 @@ from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import MemoryEstimate, memory_of
 from headway.plan.workload import Layout, workload_of
 from headway.spec.load import load_run
-from headway.spec.resolve import Resolved, resolve
+from headway.spec.resolve import Resolved, recomputed_blocks, resolve
 from headway.state.run_directory import RunDirectory
 from support.workers import PROCESSES
 
@@ -65,20 +65,24 @@ class MemoryCase:
     ranks: int = 1
     """Workers that the model is sharded over."""
     nodes: int = 1
-    recomputes: bool = False
+    recomputes: bool | int = False
+    """As `memory.checkpoint_activations` has it."""
     optimizer: str = "adamw"
     length: int = LENGTH
     config: Mapping[str, Any] = field(default_factory=dict)
     """Beyond the type's in MODELS."""
     teacher: Mapping[str, Any] | None = None
+    loss_in_chunks: bool = True
 
     def __str__(self) -> str:
         words = [self.type, self.precision, f"{self.passes} x {self.micro} x {self.length}"]
         words += [f"{self.ranks} ranks"] if self.ranks > 1 else []
         words += [f"{self.nodes} nodes"] if self.nodes > 1 else []
-        words += ["recomputed"] if self.recomputes else []
+        number = "" if self.recomputes is True else f"{self.recomputes} "
+        words += [f"{number}recomputed"] if self.recomputes else []
         words += [self.optimizer] if self.optimizer != "adamw" else []
         words += ["distilled"] if self.teacher is not None else []
+        words += [] if self.loss_in_chunks or self.teacher else ["plain loss"]
         words += [f"{key}={value}" for key, value in self.config.items()]
         return ", ".join(words)
 
@@ -124,10 +128,11 @@ class MeasuredPeaks:
 
 def predicted(case: MemoryCase, folder: Path) -> MemoryEstimate:
     (folder / "run.yaml").write_text(case.run_file())
-    workload = workload_of(load_run(folder).run, None)
+    run = load_run(folder).run
+    workload = workload_of(run, None, loss_in_chunks=case.loss_in_chunks)
     assert workload is not None
     fleet = Fleet(None, case.ranks, case.nodes)
-    return memory_of(workload, fleet, Layout(case.ranks, case.recomputes))
+    return memory_of(workload, fleet, Layout(case.ranks, recomputed_blocks(case.recomputes)))
 
 
 def measured(case: MemoryCase, folder: Path, train_set: Path) -> MeasuredPeaks:
@@ -141,6 +146,8 @@ def measured(case: MemoryCase, folder: Path, train_set: Path) -> MeasuredPeaks:
         train_set=train_set,
         validation_sets={},
     )
+    if not case.loss_in_chunks:
+        resolved = resolved.model_copy(update={"loss_in_chunks": False})
     RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
     answers = PROCESSES.Queue()
     workers = [

@@ -168,7 +168,7 @@ def resolved_here(
     from headway.launch.packages import python_here
     from headway.plan.checkpoint_every import with_checkpoint_interval
     from headway.preflight.preflight import preflight
-    from headway.spec.resolve import require_whole_copies
+    from headway.spec.resolve import as_begun, require_whole_copies
     from headway.state.code_folder import code_folder
     from headway.state.run_directory import RunDirectory
 
@@ -190,7 +190,7 @@ def resolved_here(
         validation_sets=sets.validation,
         is_one_host=is_one_host,
     )
-    resolved = with_checkpoint_interval(resolved, parameters)
+    resolved = as_begun(with_checkpoint_interval(resolved, parameters), spec_before(location))
     say_auto_interval(resolved)
     code = code_folder(loaded.run, loaded.folder)
     resolved = resolved.model_copy(

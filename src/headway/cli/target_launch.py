@@ -38,7 +38,7 @@ from headway.launch.upload import is_uploaded, upload
 from headway.member.protocol.keys import new_key
 from headway.preflight.preflight import preflight
 from headway.spec.load import load_target
-from headway.spec.resolve import run_name
+from headway.spec.resolve import as_begun, run_name
 from headway.state.code_folder import CodeFolder
 from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
@@ -103,6 +103,7 @@ def _launch(
     )
     if not is_left:
         return None
+    plan = replace(plan, resolved=as_begun(plan.resolved, _as_started_last(run)))
     say_auto_interval(plan.resolved)
     upload_folders(storage, plan, on)
     tell_code_change(run.location, plan.code)
@@ -151,12 +152,14 @@ def _delete_old(run: TargetRun) -> None:
         run.cluster.delete(say, job.metadata.uid, version)
 
 
-def _launched_before(run: TargetRun) -> Resolved | None:
+def _as_started_last(run: TargetRun) -> Resolved | None:
     """From its objects, or from the storage."""
-    if (launched := run.cluster.launched_as()) is not None:
-        return launched
+    return run.cluster.launched_as() or spec_before(run.location)
+
+
+def _launched_before(run: TargetRun) -> Resolved | None:
     try:
-        return spec_before(run.location)
+        return _as_started_last(run)
     finally:
         end_claim_pods()  # preparing may take longer than such a pod lasts
 

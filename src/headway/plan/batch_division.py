@@ -13,6 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LEAST_LOSS_ROWS = 1024
+"""Of a chunk of the loss: with fewer, adding up the gradient of the head takes an accelerator as
+long as computing it."""
+CHUNK_LOGITS = 2**27
+"""Of a chunk with more rows than that: 512 MiB in fp32."""
+
 
 @dataclass(frozen=True)
 class MicroBatchShare:
@@ -30,6 +36,13 @@ class MicroBatchShare:
     def num_passes(self) -> int:
         """Number of forward and backward passes of the worker; never zero."""
         return self.count + self.padded
+
+
+def loss_rows(tokens: int, vocabulary: int) -> int:
+    """Rows of a chunk, where a micro-batch of so many tokens computes its loss in chunks: these are
+    of equal size, but for the last one."""
+    most = max(LEAST_LOSS_ROWS, CHUNK_LOGITS // vocabulary)
+    return -(-tokens // -(-tokens // most))
 
 
 def num_micro_batches(global_batch: int, micro: int) -> int:

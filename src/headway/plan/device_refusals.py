@@ -26,7 +26,7 @@ from headway.plan.memory_need import (
 )
 from headway.plan.model_size import ModelSize
 from headway.plan.unsupported_accelerators import family_of_kind, family_of_torch
-from headway.spec.resolve import Hardware, Resolved
+from headway.spec.resolve import Hardware, Resolved, recomputed_blocks
 from headway.spec.run_file import RunFile
 
 Key = tuple[str, ...]
@@ -119,16 +119,17 @@ def state_too_large(
 def offload_too_large(
     resolved: Resolved, machine: Hardware, size: ModelSize | None
 ) -> DeviceRefusal | None:
-    """The inputs of all blocks alone do not fit into the host's memory."""
+    """The inputs of recomputed blocks alone do not fit into the host's memory."""
     if size is None or machine.memory_bytes is None:
         return None
     needed = offloaded_bytes(resolved, size)
     if needed <= machine.memory_bytes:
         return None
+    blocks = min(recomputed_blocks(resolved.checkpoint_activations), size.num_layers)
     on = f" of {resolved.ranks_per_node} devices" if resolved.ranks_per_node > 1 else ""
     return DeviceRefusal(
         (OFFLOAD,),
-        f"memory.offload: the inputs of {size.num_layers} blocks{on} need at least "
+        f"memory.offload: the inputs of {blocks} blocks{on} need at least "
         f"{byte_size(needed)} of the host's memory; {byte_size(machine.memory_bytes)} is available",
         "to offload less: --set batch.micro=1"
         if resolved.micro > 1

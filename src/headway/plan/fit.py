@@ -11,7 +11,13 @@ from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import memory_of
 from headway.plan.step_time import step_time
 from headway.plan.workload import Layout, Workload
-from headway.spec.resolve import LARGE_MODEL_PARAMETERS, AutoLayout, Hardware
+from headway.spec.resolve import (
+    ALL_BLOCKS,
+    LARGE_MODEL_PARAMETERS,
+    AutoLayout,
+    Hardware,
+    recomputed_blocks,
+)
 from headway.spec.run_file import RunFile
 
 MOST_NODES = 64
@@ -59,7 +65,9 @@ def _allowed(run: RunFile, fleet: Fleet) -> Iterator[Layout]:
     model is on several nodes only if no other layout fits: they exchange each layer of it."""
     offloads = run.memory.offload != "none"
     written = run.memory.checkpoint_activations
-    recomputed = [offloads, True] if written == "auto" else [written]
+    recomputed = [recomputed_blocks(written)] if written != "auto" else [ALL_BLOCKS]
+    if written == "auto" and not offloads:
+        recomputed.insert(0, 0)
     ranks, unit = fleet.devices_per_node, run.shard.unit
     if run.shard.is_wide:
         shards = [[ranks * (run.shard.num_nodes or fleet.nodes)]]
@@ -70,9 +78,9 @@ def _allowed(run: RunFile, fleet: Fleet) -> Iterator[Layout]:
     else:
         shards = [[ranks if unit == "node" else 1]]
     for together in shards:
-        for recomputes in recomputed:
+        for blocks in recomputed:
             for devices in together:
-                yield Layout(devices, recomputes, offloads)
+                yield Layout(devices, blocks, offloads)
 
 
 def _node_groups(fleet: Fleet) -> list[int]:
@@ -101,7 +109,7 @@ def auto_layout(
     # A run that may get one device or another has to fit both.
     return AutoLayout(
         shards=any(layout.shard_devices > 1 for layout in layouts),
-        recomputes=any(layout.recomputes for layout in layouts),
+        recomputes=any(layout.recomputed_blocks > 0 for layout in layouts),
         shard_nodes=max(copy_nodes(layout, ranks) for layout in layouts),
     )
 
@@ -171,19 +179,19 @@ def _layouts(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Chang
 
 def smaller_layouts(fleet: Fleet, layout: Layout) -> Iterator[tuple[Layout, str, str]]:
     """Each with its words and flags."""
-    recomputed: list[tuple[bool, bool, list[tuple[str, str]]]]
-    recomputed = [(layout.recomputes, layout.offloads, [])]
-    if not layout.recomputes:
-        recomputed.append((True, False, [RECOMPUTE]))
+    recomputed: list[tuple[int, bool, list[tuple[str, str]]]]
+    recomputed = [(layout.recomputed_blocks, layout.offloads, [])]
+    if layout.recomputed_blocks < ALL_BLOCKS:
+        recomputed.append((ALL_BLOCKS, False, [RECOMPUTE]))
     if fleet.device is not None and not layout.offloads:
-        recomputed.append((True, True, [OFFLOAD]))
-    for recomputes, offloads, saving in recomputed:
+        recomputed.append((ALL_BLOCKS, True, [OFFLOAD]))
+    for blocks, offloads, saving in recomputed:
         for devices, sharding in _shardings(fleet, layout):
             parts: Sequence[tuple[str, str]] = [*sharding, *saving]
             if parts:
                 words = " and ".join(part[0] for part in parts)
                 flags = " ".join(part[1] for part in parts)
-                yield Layout(devices, recomputes, offloads), words, flags
+                yield Layout(devices, blocks, offloads), words, flags
 
 
 def _shardings(fleet: Fleet, layout: Layout) -> Iterator[tuple[int, list[tuple[str, str]]]]:
@@ -202,8 +210,9 @@ def _shardings(fleet: Fleet, layout: Layout) -> Iterator[tuple[int, list[tuple[s
 def _micros(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
     """Fewer sequences at once, as many as possible; with recomputation if it has to be."""
     layouts = [(layout, "", "")]
-    if not layout.recomputes:
-        layouts.append((replace(layout, recomputes=True), f" and {RECOMPUTE[0]}", RECOMPUTE[1]))
+    if layout.recomputed_blocks < ALL_BLOCKS:
+        all_blocks = replace(layout, recomputed_blocks=ALL_BLOCKS)
+        layouts.append((all_blocks, f" and {RECOMPUTE[0]}", RECOMPUTE[1]))
     for used, words, flags in layouts:
         micro = workload.micro // 2
         while micro:
@@ -227,14 +236,14 @@ def _more_nodes(run: RunFile, workload: Workload, fleet: Fleet, layout: Layout) 
             used = chosen_layout(run, workload, larger)
             words = f"shards the model over {copy_nodes(used, fleet.devices_per_node)} nodes"
             yield Change(words, f"--nodes {nodes}", False, workload, larger, used, None)
-        for recomputes in {layout.recomputes, True}:
+        for blocks in {layout.recomputed_blocks, ALL_BLOCKS}:
             words, flags = (
                 f"shards the model over {nodes} nodes",
                 f"--nodes {nodes} --set shard=all",
             )
-            if recomputes and not layout.recomputes:
+            if blocks != layout.recomputed_blocks:
                 words, flags = f"{words} and {RECOMPUTE[0]}", f"{flags} {RECOMPUTE[1]}"
-            used = Layout(larger.num_devices, recomputes, layout.offloads)
+            used = Layout(larger.num_devices, blocks, layout.offloads)
             yield Change(words, flags, False, workload, larger, used, None)
         nodes *= 2
 

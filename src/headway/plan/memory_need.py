@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.memory_limits import byte_size
 from headway.plan.model_size import ModelSize, model_size
-from headway.spec.resolve import Resolved
+from headway.spec.resolve import Resolved, recomputed_blocks
 from headway.spec.run_file import RunFile
 
 STATE_BYTES = 16
@@ -56,13 +56,14 @@ def least_bytes(resolved: Resolved, nodes: int, parameters: int) -> int:
 
 
 def offloaded_bytes(resolved: Resolved, size: ModelSize) -> int:
-    """Memory of a node's host for the inputs of all blocks of one micro-batch, on all its devices.
-    It is pinned, and torch rounds each piece of pinned memory up to a power of two."""
+    """Memory of a node's host for the inputs of the recomputed blocks of one micro-batch, on all
+    its devices. It is pinned, and torch rounds each piece of pinned memory up to a power of two."""
     if resolved.run.memory.offload == "none":
         return 0
     numbers = resolved.micro * resolved.run.data.sequence_length * size.hidden
     num_bytes = numbers * (4 if resolved.run.precision == "fp32" else 2)
-    return (1 << (num_bytes - 1).bit_length()) * size.num_layers * resolved.ranks_per_node
+    blocks = min(recomputed_blocks(resolved.checkpoint_activations), size.num_layers)
+    return (1 << (num_bytes - 1).bit_length()) * blocks * resolved.ranks_per_node
 
 
 def needed_and_present(
@@ -84,7 +85,11 @@ def less_memory(resolved: Resolved, nodes: int) -> str:
     """A hint for a run on `nodes` nodes of one machine whose state fits into memory, or it would
     have been refused, and whose activations do not."""
     ways = []
-    if not resolved.checkpoint_activations and resolved.run.model and resolved.run.model.type:
+    if (
+        resolved.checkpoint_activations is not True
+        and resolved.run.model
+        and resolved.run.model.type
+    ):
         ways.append("--set memory.checkpoint_activations=true recomputes activations")
     if nodes > 1:
         ways.append(f"--nodes {nodes // 2} has fewer workers on this machine")

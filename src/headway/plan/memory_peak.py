@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headway.memory_limits import byte_size
 from headway.plan.accelerators import Precision
-from headway.plan.batch_division import num_micro_batches, share_of
+from headway.plan.batch_division import loss_rows, num_micro_batches, share_of
 from headway.plan.figure import WORST_LAST, Basis, Figure, Verdict, verdict_of, weakest
 from headway.plan.fleet import Fleet
 from headway.plan.host_memory import HostMemory, host_memory
@@ -28,6 +28,7 @@ from headway.plan.workload import Layout, Workload
 
 Bytes = Mapping[str, int]
 """By the name of a part."""
+_MICRO_GRADIENTS = "gradients of a micro-batch"
 
 COUNT_SHARE = 0.03
 """Uncertainty of a count on CPUs: the worst of `make bench-memory` was off by less."""
@@ -81,7 +82,8 @@ class StepShape:
     tokens: int
     """Of a micro-batch."""
     shards: int
-    recomputes: bool
+    recomputed: int
+    """Layers that are recomputed in the backward pass, counted from the first one."""
     has_gradients: bool
     """Whether there are gradients before the backward pass that is looked at: of an earlier
     micro-batch, or zeros in buckets."""
@@ -93,6 +95,8 @@ class StepShape:
     logits_bytes: int = 12
     """Per token and vocabulary entry, where the loss is differentiated: the log-softmax that was
     kept, and two gradients."""
+    loss_rows: int | None = None
+    """Rows of a chunk, if the loss is computed in chunks."""
 
     @property
     def root_parameters(self) -> int:
@@ -181,12 +185,15 @@ def step_shape(workload: Workload, fleet: Fleet, layout: Layout) -> StepShape:
         number=NUMBER_BYTES[workload.precision],
         tokens=workload.micro * workload.sequence_length,
         shards=shards,
-        recomputes=layout.recomputes or layout.offloads,
+        recomputed=min(layout.recomputed_blocks, model.layers),
         offloads=layout.offloads,
         has_gradients=passes > 1 or is_bucketed,
         on_gpu=on_gpu,
         teacher_parameters=teacher.size.parameters if teacher else 0,
         uses_lamb=workload.optimizer == "lamb",
+        loss_rows=loss_rows(workload.micro * workload.sequence_length, model.vocabulary)
+        if workload.loss_in_chunks
+        else None,
         logits_bytes=12 if teacher is None else _distilled_logits_bytes(workload.precision),
     )
 
@@ -194,9 +201,10 @@ def step_shape(workload: Workload, fleet: Fleet, layout: Layout) -> StepShape:
 def highest_moment(shape: StepShape) -> tuple[str, Bytes]:
     """When a step needs most, and what is alive then."""
     moments = {
-        "when the loss is differentiated": _at_loss(shape),
+        **_at_losses(shape),
         "in the backward pass of the output head": _at_head(shape),
         "in the backward pass of the last layer": _at_layer(shape, done=0),
+        **_at_recomputed(shape),
         "in the backward pass of the first layer": _at_layer(shape, done=shape.model.layers - 1),
         "at the end of the backward pass": _at_end(shape),
         "when the optimizer updates the weights": _at_update(shape),
@@ -239,31 +247,50 @@ def _in_passes(shape: StepShape) -> dict[str, int]:
 
 def _kept_in_layers(shape: StepShape, layers: int) -> int:
     """Activations of so many layers whose backward pass is still to come."""
+    kept, recomputed = shape.kept, min(layers, shape.recomputed)
+    on_device = kept.of_layers(layers, shape.recomputed)
     if shape.offloads:
-        return 2 * shape.tokens * shape.kept.block_input  # one is copied while another is used
-    each = shape.kept.block_input if shape.recomputes else shape.kept.layer
-    return layers * shape.tokens * each
+        # One is copied while another is used.
+        on_device -= max(0, recomputed - 2) * kept.block_input
+    return shape.tokens * on_device
 
 
-def _at_loss(shape: StepShape) -> Bytes:
-    model, tokens = shape.model, shape.tokens
-    return {
+def _at_losses(shape: StepShape) -> dict[str, Bytes]:
+    """All activations are there, and logits with their gradients."""
+    model, number, rows = shape.model, shape.number, shape.loss_rows
+    common = {
         **_in_passes(shape),
         **_gradients(shape, None if shape.has_gradients else 0),
-        "activations": _kept_in_layers(shape, model.layers) + tokens * shape.kept.ends,
-        "logits": tokens * shape.logits_bytes * model.vocabulary,
+        "activations": _kept_in_layers(shape, model.layers) + shape.tokens * shape.kept.ends,
+    }
+    if rows is None:
+        logits = shape.tokens * shape.logits_bytes * model.vocabulary
+        return {"when the loss is differentiated": {**common, "logits": logits}}
+    common["gradients of activations"] = shape.tokens * number * model.hidden
+    # Of several chunks the head's gradients are added up in fp32, and in place if they are fp32.
+    table, is_one = model.table_parameters, rows == shape.tokens
+    added = 0 if is_one else 4 * table
+    product = number * table if is_one or number != 4 else 0
+    entries = rows * model.vocabulary
+    # Beside logits in fp32 are those that the head returned, or the gradient that it gets.
+    before = {"logits": entries * (4 if number == 4 else 4 + number), _MICRO_GRADIENTS: added}
+    then = {"logits": entries * number, _MICRO_GRADIENTS: added + product}
+    return {
+        "when the loss is computed": {**common, **before},
+        "when the output head's gradient is computed": {**common, **then},
     }
 
 
 def _at_head(shape: StepShape) -> Bytes:
-    """The gradient of the logits and that of the head's weights are alive."""
+    """The gradient of the logits and that of the head's weights are alive. In chunks both were
+    computed with the loss."""
     model, number, tokens = shape.model, shape.number, shape.tokens
     return {
         **_in_passes(shape),
         **_gradients(shape, None if shape.has_gradients else 0),
         "activations": _kept_in_layers(shape, model.layers) + tokens * shape.kept.ends,
-        "logits": tokens * number * model.vocabulary,
-        "gradients of a micro-batch": _gradient_of_table(shape),
+        "logits": tokens * number * model.vocabulary if shape.loss_rows is None else 0,
+        _MICRO_GRADIENTS: _gradient_of_table(shape),
     }
 
 
@@ -281,7 +308,7 @@ def _at_layer(shape: StepShape, done: int) -> Bytes:
     model, number, tokens = shape.model, shape.number, shape.tokens
     left = model.layers - done
     activations = _kept_in_layers(shape, left)
-    if shape.recomputes:
+    if left <= shape.recomputed:
         activations += tokens * shape.kept.layer
     # Gradients of the layer's own activations: of its output, and of the widest part inside.
     flowing = tokens * number * (2 * model.hidden + 3 * model.inner)
@@ -292,7 +319,7 @@ def _at_layer(shape: StepShape, done: int) -> Bytes:
         **_gradients(shape, None if shape.has_gradients else ready),
         "activations": activations,
         "gradients of activations": flowing,
-        "gradients of a micro-batch": waiting + number * layer,
+        _MICRO_GRADIENTS: waiting + number * layer,
     }
     if not shape.is_sharded:
         return parts
@@ -306,9 +333,17 @@ def _at_layer(shape: StepShape, done: int) -> Bytes:
         parts["activations"] = _kept_in_layers(shape, left - 1)
         parts["gathered weights"] -= number * layer
         parts["gradients of activations"] = 0
-        parts["gradients of a micro-batch"] = waiting
+        parts[_MICRO_GRADIENTS] = waiting
         parts["reduced gradients"] = reduced
     return parts
+
+
+def _at_recomputed(shape: StepShape) -> dict[str, Bytes]:
+    """The backward pass of the first layer to be recomputed, if others come before it."""
+    done = shape.model.layers - shape.recomputed
+    if not 0 < done < shape.model.layers:
+        return {}
+    return {"in the backward pass of the last recomputed layer": _at_layer(shape, done)}
 
 
 def _waiting_of_root(shape: StepShape) -> int:
@@ -342,7 +377,7 @@ def _at_end(shape: StepShape) -> Bytes:
     return {
         **_in_passes(shape),
         **_gradients(shape, ready),
-        "gradients of a micro-batch": flowing,
+        _MICRO_GRADIENTS: flowing,
     }
 
 
@@ -360,7 +395,7 @@ def _distilled_logits_bytes(precision: Precision) -> int:
 def _offloaded(shape: StepShape) -> int:
     """Of pinned memory, whose pieces torch rounds up to a power of two."""
     piece = shape.tokens * shape.kept.block_input
-    return (1 << (piece - 1).bit_length()) * shape.model.layers if shape.offloads else 0
+    return (1 << (piece - 1).bit_length()) * shape.recomputed if shape.offloads else 0
 
 
 def _with_overhead(
@@ -395,17 +430,16 @@ _REASONS: Mapping[str, str] = {
     "weight copies": "{number} bytes a parameter: what is computed with",
     "gathered weights": "layers and ends that are whole on this device for a time",
     "reduced gradients": "a layer's gradients while they are reduce-scattered",
-    "activations": "{tokens} tokens x {layers} layers x {kept} bytes, and the ends",
-    "logits": "{tokens} tokens x {vocabulary} entries, log-softmax and gradients",
+    "activations": "{tokens} tokens x {kept}, and the ends",
+    "logits": "{rows} x {vocabulary} entries, with their gradients",
     "teacher": "4 bytes a parameter{shards}",
-    "gradients of a micro-batch": "before they are added to those in fp32",
+    _MICRO_GRADIENTS: "before they are added to those in fp32",
     "gradients of activations": "inside one layer",
     "optimizer's temporaries": "five tensors of the largest one's size",
 }
 
 
 def _part(name: str, size: int, shape: StepShape, is_exact: bool) -> Figure:
-    kept = shape.kept.block_input if shape.recomputes else shape.kept.layer
     reason = _REASONS[name].format(
         weights=shape.state.weights,
         gradients=shape.state.gradients,
@@ -413,8 +447,8 @@ def _part(name: str, size: int, shape: StepShape, is_exact: bool) -> Figure:
         number=shape.number,
         shards=f", over {shape.shards} devices" if shape.is_sharded else "",
         tokens=shape.tokens,
-        layers=shape.model.layers,
-        kept=kept,
+        kept=_kept_words(shape),
+        rows=f"{shape.loss_rows} rows at a time" if shape.loss_rows else f"{shape.tokens} tokens",
         vocabulary=shape.model.vocabulary,
     )
     if name in _EXACT:
@@ -423,6 +457,14 @@ def _part(name: str, size: int, shape: StepShape, is_exact: bool) -> Figure:
         # A compiler keeps less, and how much it does not say.
         return Figure(size, size * 0.6, size * (1 + COUNT_SHARE), "assumed", reason)
     return Figure.within(size, COUNT_SHARE, "counted", reason)
+
+
+def _kept_words(shape: StepShape) -> str:
+    kept, again = shape.kept, shape.recomputed
+    whole = shape.model.layers - again
+    words = [f"{whole} layers x {kept.layer} bytes"] if whole else []
+    words += [f"{again} recomputed layers x {kept.block_input} bytes"] if again else []
+    return f"({' + '.join(words)})" if len(words) > 1 else words[0]
 
 
 def _sum(parts: Mapping[str, Figure], reason: str) -> Figure:

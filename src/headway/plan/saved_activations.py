@@ -81,7 +81,12 @@ class KeptBytes:
     ends: int
     """Of what comes before and after the layers, without logits."""
     block_input: int
-    """Of each layer whose blocks are recomputed."""
+    """Of each layer that is recomputed."""
+
+    def of_layers(self, layers: int, recomputed: int) -> int:
+        """Of so many first layers, where the first `recomputed` of the model are recomputed."""
+        again = min(layers, recomputed)
+        return again * self.block_input + (layers - again) * self.layer
 
 
 def layer_shape(model: CountedModel) -> LayerShape:

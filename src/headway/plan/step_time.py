@@ -116,7 +116,7 @@ def headway_method(workload: Workload, fleet: Fleet, layout: Layout) -> Method:
     return Method(
         sharding="zero3" if is_sharded else "ddp" if fleet.num_devices > 1 else "none",
         shard_devices=layout.shard_devices,
-        recomputed=1.0 if layout.recomputes else 0.0,
+        recomputed=min(1.0, layout.recomputed_blocks / workload.model.size.num_layers),
         is_fused=workload.compiles,
         optimizer_touches=LAMB_TOUCHES
         if workload.optimizer == "lamb"
@@ -250,6 +250,7 @@ def _part_figures(
     links = f"{device.link_bytes_per_second / 1e9:.4g} GB/s between devices"
     if place.nodes > 1:
         links += f", {network:.4g} Gbit/s between nodes"
+    blocks = "the blocks" if method.recomputed == 1 else f"{method.recomputed:.0%} of the blocks"
     ways = {
         "none": "none: one device",
         "ddp": "all-reduce of the gradients, in fp32, once a step",
@@ -262,7 +263,7 @@ def _part_figures(
         "attention": f"fused kernels at {found.attention:.0%} of that",
         "elementwise": f"activations read or written {touches:.0f} times at {memory}"
         + (", compiled" if method.is_fused else ""),
-        "recomputation": "the blocks' forward pass a second time",
+        "recomputation": f"the forward pass of {blocks} a second time",
         "teacher": "its forward pass",
         "offloading": "inputs of the blocks to the host and back",
         "launching": "the device waits for the host's next kernel: the model is small",

@@ -37,7 +37,7 @@ class Method:
     shard_devices: int = 1
     """Devices that hold one copy of what is divided; those beyond them hold further copies."""
     recomputed: float = 0.0
-    """Share of the blocks' forward pass that is computed again in the backward pass."""
+    """Share of the blocks that are computed again in the backward pass."""
     is_fused: bool = False
     """Elementwise work is compiled, or in kernels written by hand."""
     materializes_scores: bool = False
@@ -152,6 +152,7 @@ def step_parts(
     recomputation = method.recomputed * forward
     taught = rates.forward(teacher) if teacher is not None else 0.0
     offloaded = 2 * NUMBER_BYTES * model.size.num_layers * model.size.hidden * passes.tokens
+    offloaded *= method.recomputed
     offloading = offloaded / HOST_BYTES_PER_SECOND if method.offloads else 0.0
     computing = products + attention + elementwise + accumulated + recomputation + taught
     launching = _launch_seconds(model, teacher, passes, method)

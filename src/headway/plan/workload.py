@@ -13,7 +13,13 @@ from typing import Any, Literal
 from headway.plan.accelerators import Precision
 from headway.plan.model_size import ModelSize, flops_per_token, model_size, padded_vocabulary
 from headway.plan.train_length import num_steps
-from headway.spec.resolve import Resolved, choose_micro
+from headway.spec.resolve import (
+    ALL_BLOCKS,
+    Resolved,
+    choose_micro,
+    computes_loss_in_chunks,
+    recomputed_blocks,
+)
 from headway.spec.run_file import ModelConfig, RunFile
 
 
@@ -40,6 +46,8 @@ class Workload:
     precision: Precision
     optimizer: Literal["adamw", "lamb"]
     compiles: bool
+    loss_in_chunks: bool
+    """Whether the loss is computed in chunks of rows."""
     steps: int | None
     """None if only the data determines it, as for epochs of a set that is not known."""
     epoch_samples: int | None = None
@@ -61,16 +69,23 @@ class Layout:
 
     shard_devices: int
     """Devices that hold one copy of weights, gradients and optimizer state; 1: each holds all."""
-    recomputes: bool
-    """Whether blocks are recomputed in the backward pass."""
+    recomputed_blocks: int
+    """Blocks that are recomputed in the backward pass, counted from the first one. It may be more
+    than the model has, such as ALL_BLOCKS."""
     offloads: bool = False
     """Whether the inputs of recomputed blocks wait in the host's memory."""
+
+    @property
+    def checkpoint_activations(self) -> bool | int:
+        """The same as `memory.checkpoint_activations` has it."""
+        number = self.recomputed_blocks
+        return number == ALL_BLOCKS if number in (0, ALL_BLOCKS) else number
 
 
 def layout_of(resolved: Resolved) -> Layout:
     return Layout(
         resolved.copy_ranks,
-        resolved.checkpoint_activations,
+        recomputed_blocks(resolved.checkpoint_activations),
         resolved.run.memory.offload != "none",
     )
 
@@ -81,13 +96,15 @@ def workload_of(
     saved: Mapping[str, Any] | None = None,
     teacher: Mapping[str, Any] | None = None,
     epoch_samples: int | None = None,
+    loss_in_chunks: bool = True,
 ) -> Workload | None:
     """None if the run file does not say the model's shape: it is a script, a function of the
     user's, or its config is on the hub.
 
     `vocabulary`: number of tokens of the tokenizer, if that is known. `saved`, `teacher`: configs
     of the models that `model.from` and the objective's teacher name, if they were read.
-    `epoch_samples`: sequences of an epoch, if that is known.
+    `epoch_samples`: sequences of an epoch, if that is known. `loss_in_chunks`: False for a run
+    that was begun without.
     """
     if run.model is None or run.batch is None or run.command is not None:
         return None
@@ -108,6 +125,7 @@ def workload_of(
         precision=run.precision,
         optimizer=run.optimizer.type,
         compiles=run.memory.compile,
+        loss_in_chunks=loss_in_chunks and computes_loss_in_chunks(run),
         steps=None
         if by_epochs and samples is None
         else num_steps(run.train_for.unit, run.train_for.amount, batch, length, samples),

@@ -63,6 +63,8 @@ class Loaded:
     """What was written, with positions; defaults are not in it."""
     hub_commits: Mapping[str, str] | None = None
     """Of `Resolved`, once they are known."""
+    loss_in_chunks: bool = True
+    """False for a run that was begun without; as in `Resolved`."""
 
     @property
     def file(self) -> str:

@@ -6,6 +6,7 @@ Facts about the machine, the model's size and the data are passed in; this file 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,15 @@ from headway.spec.load import Loaded
 from headway.spec.located_yaml import PRESET
 from headway.spec.quantities import Sharding
 from headway.spec.run_file import CheckpointConfig, ModelConfig, RunFile
-from headway.spec.section import Section
+from headway.spec.section import Count, Flag, Section
 from headway.spec.stepped_interval import SteppedInterval, SteppedIntervalField
 
 LARGE_MODEL_PARAMETERS = 10**9
 """From here on `auto` shards over the node and recomputes activations, where the device is not
 known: fp32 weights, gradients and two Adam moments of 10^9 parameters are 16 GB, the memory of the
 smallest devices for rent."""
+ALL_BLOCKS = sys.maxsize
+"""Stands for the number of blocks of any model."""
 AUTO_MICRO_TOKENS = 8192
 """Tokens of a micro-batch under `micro: auto`: enough to keep a GPU busy, and few enough to fit.
 The same on all hardware, since the division into micro-batches is part of the run's identity."""
@@ -104,8 +107,12 @@ class Resolved(Section):
     shard_nodes: int | None = None
     """Nodes of one copy of the model, if they are several and the run file leaves that to Headway
     (`auto`)."""
-    checkpoint_activations: bool
-    """Whether blocks are recomputed in the backward pass."""
+    checkpoint_activations: Flag | Count
+    """Whether blocks are recomputed in the backward pass, or how many, counted from the first."""
+    loss_in_chunks: bool = False
+    """Whether the loss is computed in chunks of rows, where the model's output head is linear.
+    False: over the logits of whole micro-batches, as by all runs that were started without this
+    key."""
     checkpoint_every: SteppedIntervalField | None = None
     """Interval of checkpoints, if the run file leaves it to Headway (`auto`)."""
     code_digest: str | None = None
@@ -334,6 +341,30 @@ def choose_micro(run: RunFile, global_batch: int) -> int:
     return min(run.batch.micro, global_batch)
 
 
+def recomputed_blocks(written: bool | int) -> int:
+    """Number of blocks that are recomputed, counted from the first one, for a value of
+    `memory.checkpoint_activations`. It may be more than the model has."""
+    return ALL_BLOCKS if written is True else int(written)
+
+
+def computes_loss_in_chunks(run: RunFile) -> bool:
+    """Whether a new run computes its loss in chunks. A loss or a model of the user's own and a
+    distillation need all logits. In fp16 gradients are scaled before they are rounded, and in
+    chunks they would be rounded before."""
+    is_own = run.objective.call is not None or (
+        run.model is not None and run.model.call is not None
+    )
+    return not is_own and run.objective.type != "distill" and run.precision != "fp16"
+
+
+def as_begun(resolved: Resolved, before: Resolved | None) -> Resolved:
+    """The run with what stays as its first start decided it. `before`: the run as it was started
+    last; None: it is new."""
+    if before is None:
+        return resolved
+    return resolved.model_copy(update={"loss_in_chunks": before.loss_in_chunks})
+
+
 def devices_of(loaded: Loaded, machine: Hardware, nodes: int) -> tuple[int, bool]:
     """Workers per node, and whether they run on the CPU. Raises if the hardware does not have the
     devices that the run asks for."""
@@ -418,6 +449,7 @@ def resolve(
         or (ranks > 1 and (run.shard.unit == "node" or (is_auto and auto.shards))),
         shard_nodes=auto.shard_nodes if is_wide else None,
         checkpoint_activations=auto.recomputes if recompute == "auto" else recompute,
+        loss_in_chunks=computes_loss_in_chunks(run),
         hub_commits=None if loaded.hub_commits is None else dict(loaded.hub_commits),
     )
 

@@ -166,12 +166,13 @@ class ScheduleConfig(Section):
 class MemoryConfig(Section):
     """Options that trade time for memory."""
 
-    checkpoint_activations: Flag | Literal["auto"] = "auto"
-    """Whether blocks are recomputed in the backward pass. `auto`: on GPUs that Headway knows, if
-    they do not fit otherwise; elsewhere from a billion parameters on."""
+    checkpoint_activations: Flag | Count | Literal["auto"] = "auto"
+    """Blocks that are recomputed in the backward pass: `true` (all), `false` (none), or a number of
+    them, counted from the first block. `auto`: on GPUs that Headway knows, all if the run does not
+    fit otherwise; elsewhere all from a billion parameters on."""
     offload: Literal["none", "activations"] = "none"
     """On GPUs, what waits for the backward pass in the host's memory. `activations`: the inputs of
-    all blocks, which are recomputed."""
+    the blocks that are recomputed, which are all unless `checkpoint_activations` is a number."""
     compile: Flag = False
     """Whether every block is compiled with torch.compile."""
 

@@ -67,7 +67,7 @@ def measure_activations(training: Training, built: BuiltModel, world: World) -> 
         stack.enter_context(training.copies.in_use())
         stack.enter_context(computing(run.precision, world.device))
         seed_generators(batch.seed, world.device)
-        if run.objective.call is not None:
+        if run.objective.call is not None or training.resolved.loss_in_chunks:
             training.objective(model, batch)
         else:
             logits_of(model, batch.inputs)

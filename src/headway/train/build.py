@@ -9,8 +9,8 @@ from torch.distributed.fsdp import FSDPModule
 from headway.data.reading.token_set import ReadOptions
 from headway.errors import BadInput
 from headway.plan.train_length import num_steps
-from headway.spec.resolve import Resolved
-from headway.spec.run_file import ModelConfig, RunFile
+from headway.spec.resolve import Resolved, recomputed_blocks
+from headway.spec.run_file import ModelConfig
 from headway.state.user_code import make_importable
 from headway.train.export import trained_elsewhere
 from headway.train.feed import Feed, open_feed
@@ -51,7 +51,7 @@ def build(
         total_steps=_total_steps(resolved, feed),
         model=built.module,
         optimizer=make_optimizer(run.optimizer, built.module),
-        objective=_objective(run, teacher),
+        objective=_objective(resolved, teacher),
         feed=feed,
         scale=LossScale(run.precision),
         guard=LossGuard(run.guard),
@@ -63,8 +63,11 @@ def build(
     return training, built
 
 
-def _objective(run: RunFile, teacher: BuiltModel | None) -> LossFunction:
-    objective = make_objective(run.objective, teacher.module if teacher else None)
+def _objective(resolved: Resolved, teacher: BuiltModel | None) -> LossFunction:
+    run = resolved.run
+    objective = make_objective(
+        run.objective, teacher.module if teacher else None, in_chunks=resolved.loss_in_chunks
+    )
     assert run.model is not None
     return objective if run.model.call is None else StillBuffers(objective, run.model.call)
 
@@ -83,8 +86,8 @@ def _put(built: BuiltModel, resolved: Resolved, placement: RankPlacement) -> Non
     built.module.train()
     cast_inputs(built, resolved.run.precision, placement)
     # In this order: a compiled block contains its recomputation, a shard unit contains both.
-    if resolved.checkpoint_activations:
-        recompute_blocks(built.blocks, offload=resolved.run.memory.offload == "activations")
+    blocks = built.blocks[: recomputed_blocks(resolved.checkpoint_activations)]
+    recompute_blocks(blocks, offload=resolved.run.memory.offload == "activations")
     if resolved.run.memory.compile:
         compile_blocks(built)
     if placement.shard_mesh is not None:

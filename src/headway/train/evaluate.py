@@ -113,7 +113,7 @@ class Evaluator:
             resolved.run.evaluation.sequences,
             [feed.num_samples for feed in self.feeds.values()],
         )
-        self.objective = make_evaluation(resolved.run.objective)
+        self.objective = make_evaluation(resolved.run.objective, in_chunks=resolved.loss_in_chunks)
         metrics = resolved.run.evaluation.metrics
         self.metrics = own_metrics(metrics.call) if metrics else None
 

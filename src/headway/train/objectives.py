@@ -9,30 +9,37 @@ from torch import nn
 from torch.nn import functional as F
 
 from headway.errors import BadInput
+from headway.plan.batch_division import loss_rows
 from headway.spec.run_file import ObjectiveConfig
 from headway.train.batches import IGNORED, Batch, Loss
+from headway.train.device import seed_generators
 from headway.train.own_results import LossFunction, own_loss
 from headway.train.packed_sequences import not_packed
+from headway.train.vocabulary_loss import Rows, loss_in_head
+from headway.train.worker_log import log_line
 
 EXTRA = "loss_"
 HARD_LOSS = f"{EXTRA}hard"
 """A distillation's own loss on the text, among its extras."""
 
 
-def make_objective(objective: ObjectiveConfig, teacher: nn.Module | None) -> LossFunction:
+def make_objective(
+    objective: ObjectiveConfig, teacher: nn.Module | None, *, in_chunks: bool = False
+) -> LossFunction:
+    """`in_chunks`: as `Resolved.loss_in_chunks` has it."""
     if objective.call is not None:
         return own_loss(objective.call)
     if objective.type == "distill":
         assert teacher is not None
         return Distill(objective, teacher)
-    return token_loss
+    return ChunkedTokenLoss() if in_chunks else token_loss
 
 
-def make_evaluation(objective: ObjectiveConfig) -> LossFunction:
+def make_evaluation(objective: ObjectiveConfig, *, in_chunks: bool = False) -> LossFunction:
     """The loss of evaluations: for a distilled student, its own language-model loss."""
     if objective.call is not None:
         return own_loss(objective.call)
-    return token_loss
+    return ChunkedTokenLoss() if in_chunks else token_loss
 
 
 def logits_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -64,6 +71,30 @@ def token_loss(model: nn.Module, batch: Batch) -> Loss:
     """Causal and masked alike: the feed has put the targets where they belong."""
     total = summed_cross_entropy(logits_of(model, batch.inputs), batch.targets)
     return Loss(total, (batch.targets != IGNORED).sum())
+
+
+class ChunkedTokenLoss:
+    """The same as `token_loss`, for models whose logits are what a linear head returns. Others are
+    noticed at the first micro-batch, and have the plain loss from then on."""
+
+    def __init__(self, rows: Rows = loss_rows) -> None:
+        self._rows = rows
+        self._is_plain = False
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        total = None if self._is_plain else loss_in_head(model, batch, self._rows)
+        if total is not None:
+            return Loss(total, (batch.targets != IGNORED).sum())
+        if not self._is_plain:
+            self._is_plain = True
+            if torch.is_grad_enabled():  # an evaluation has an objective of its own
+                log_line(
+                    "the logits of this model are not those of a linear head: the loss is computed "
+                    "over those of a whole micro-batch"
+                )
+            # The dropout of the pass that was in vain must not change that of this one.
+            seed_generators(batch.seed, batch.inputs.device)
+        return token_loss(model, batch)
 
 
 class Distill:

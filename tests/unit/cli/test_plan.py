@@ -47,7 +47,7 @@ def test_a_model_that_does_not_fit_ends_with_4(headway: Headway) -> None:
         ("llama2-70b", "--on", "H100:8", "--nodes", "8", "--set", "shard=node"),
         ("llama2-13b", "--on", "L4:8"),
         ("gpt2-xl", "--on", "T4:4", "--set", "precision=fp16"),
-        ("gpt2-small", "--on", "L4:1", "--set", "batch.micro=128"),
+        ("gpt2-small", "--on", "L4:1", "--set", "batch.micro=512"),
     ],
 )
 def test_what_is_said_to_fit_does(headway: Headway, asked: tuple[str, ...]) -> None:

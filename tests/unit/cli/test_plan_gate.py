@@ -177,7 +177,10 @@ def test_a_run_is_laid_out_as_its_plan_says(here: Path, model: str) -> None:
     assert layout is not None
     assert layout.shard_devices == 8
     resolved = resolved_for(loaded, load_target("large", here))
-    assert (resolved.sharded, resolved.checkpoint_activations) == (True, layout.recomputes)
+    assert (resolved.sharded, resolved.checkpoint_activations) == (
+        True,
+        layout.checkpoint_activations,
+    )
     assert resolved.shard_nodes is None
 
 
@@ -192,7 +195,7 @@ def test_a_run_is_divided_over_as_many_nodes_as_its_plan_says(here: Path, memory
     assert layout is not None
     resolved = resolved_for(loaded, load_target("large", here))
     assert resolved.shard_nodes == layout.shard_devices // 8 == {"640Gi": 4, "160Gi": 8}[memory]
-    assert resolved.checkpoint_activations == layout.recomputes
+    assert resolved.checkpoint_activations == layout.checkpoint_activations
     assert (resolved.mode, resolved.copy_nodes) == ("restart", resolved.shard_nodes)
     assert resolved.domain_ranks == layout.shard_devices
 

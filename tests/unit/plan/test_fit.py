@@ -12,7 +12,7 @@ from headway.plan.fit import auto_layout, changes_that_fit, chosen_layout, fits
 from headway.plan.fleet import Fleet
 from headway.plan.workload import Layout, Workload, workload_of
 from headway.spec.load import load_run
-from headway.spec.resolve import AutoLayout, Hardware
+from headway.spec.resolve import ALL_BLOCKS, AutoLayout, Hardware
 from headway.spec.run_file import RunFile
 
 VOCABULARY = 32000
@@ -38,14 +38,14 @@ def fleet(kind: str, devices: int = 8, nodes: int = 1, **more: Any) -> Fleet:
 @pytest.mark.parametrize(
     ("preset", "kind", "devices", "layout"),
     [
-        ("gpt2-small", "A100-40GB", 8, Layout(1, recomputes=False)),
+        ("gpt2-small", "A100-40GB", 8, Layout(1, recomputed_blocks=0)),
         # More than a billion parameters, and room for them.
-        ("gpt2-xl", "H100", 8, Layout(1, recomputes=False)),
-        ("gpt2-xl", "A10G", 8, Layout(8, recomputes=False)),
-        ("llama2-7b", "H100", 8, Layout(8, recomputes=False)),
-        ("llama2-7b", "A10G", 8, Layout(8, recomputes=True)),
+        ("gpt2-xl", "H100", 8, Layout(1, recomputed_blocks=0)),
+        ("gpt2-xl", "A10G", 8, Layout(8, recomputed_blocks=0)),
+        ("llama2-7b", "H100", 8, Layout(8, recomputed_blocks=0)),
+        ("llama2-7b", "A10G", 8, Layout(8, recomputed_blocks=ALL_BLOCKS)),
         # Nothing fits: what needs least.
-        ("llama2-70b", "A10G", 8, Layout(8, recomputes=True)),
+        ("llama2-70b", "A10G", 8, Layout(8, recomputed_blocks=ALL_BLOCKS)),
     ],
 )
 def test_auto_is_the_fastest_layout_that_fits(
@@ -74,7 +74,9 @@ def test_auto_is_wider_than_a_node_only_if_no_node_holds_a_copy(
     layout = chosen_layout(run, workload, there)
     assert layout.shard_devices == devices
     for smaller in (1, 8, 16):
-        assert smaller >= devices or not fits(workload, there, Layout(smaller, recomputes=True))
+        assert smaller >= devices or not fits(
+            workload, there, Layout(smaller, recomputed_blocks=ALL_BLOCKS)
+        )
 
 
 def test_a_node_whose_host_has_too_little_memory_for_a_save_shares_it_with_others(
@@ -86,8 +88,10 @@ def test_a_node_whose_host_has_too_little_memory_for_a_save_shares_it_with_other
         gib: chosen_layout(run, workload, fleet("H100", nodes=4, host_bytes=gib * 2**30))
         for gib in (128, 64, 16)
     }
-    assert found[128] == found[16] == Layout(8, recomputes=False), "16 is too little in any layout"
-    assert found[64] == Layout(16, recomputes=False)
+    assert found[128] == found[16] == Layout(8, recomputed_blocks=0), (
+        "16 is too little in any layout"
+    )
+    assert found[64] == Layout(16, recomputed_blocks=0)
 
 
 def test_auto_is_laid_out_alike_on_pods_and_in_a_plan(tmp_path: Path) -> None:
@@ -96,20 +100,24 @@ def test_auto_is_laid_out_alike_on_pods_and_in_a_plan(tmp_path: Path) -> None:
     workload = planned(run)
     planned_as = chosen_layout(run, workload, fleet("H100", nodes=8, host_bytes=640 * 2**30))
     assert auto_layout(run, workload, pod, 8) == AutoLayout(
-        shards=True, recomputes=planned_as.recomputes, shard_nodes=planned_as.shard_devices // 8
+        shards=True,
+        recomputes=planned_as.recomputed_blocks > 0,
+        shard_nodes=planned_as.shard_devices // 8,
     )
 
 
 def test_what_the_run_file_says_is_kept(tmp_path: Path) -> None:
     settings = ("shard=none", "memory.checkpoint_activations=true")
     run = read(tmp_path, "gpt2-small", *settings)
-    assert chosen_layout(run, planned(run), fleet("H100")) == Layout(1, recomputes=True)
+    assert chosen_layout(run, planned(run), fleet("H100")) == Layout(
+        1, recomputed_blocks=ALL_BLOCKS
+    )
     run = read(tmp_path, "gpt2-small", "shard=2 nodes", "memory.checkpoint_activations=false")
-    assert chosen_layout(run, planned(run), fleet("H100", nodes=4)) == Layout(16, False)
+    assert chosen_layout(run, planned(run), fleet("H100", nodes=4)) == Layout(16, 0)
 
 
 @pytest.mark.parametrize(
-    ("preset", "layout"), [("gpt2-small", Layout(1, False)), ("llama2-7b", Layout(4, True))]
+    ("preset", "layout"), [("gpt2-small", Layout(1, 0)), ("llama2-7b", Layout(4, ALL_BLOCKS))]
 )
 def test_on_cpus_the_size_of_the_model_decides(preset: str, layout: Layout, tmp_path: Path) -> None:
     run = read(tmp_path, preset, "shard=auto")
@@ -141,7 +149,7 @@ def test_auto_fits_each_device_that_a_run_may_get(tmp_path: Path) -> None:
 def test_changes_fit_and_have_a_price(tmp_path: Path) -> None:
     run = read(tmp_path, "llama2-7b", "batch.micro=8", "precision=bf16")
     workload, devices = planned(run), fleet("A100-40GB", nodes=2)
-    now = Layout(8, recomputes=False)
+    now = Layout(8, recomputed_blocks=0)
     assert not fits(workload, devices, now)
     changes = changes_that_fit(run, workload, devices, now)
     assert changes
@@ -158,23 +166,23 @@ def test_changes_fit_and_have_a_price(tmp_path: Path) -> None:
 
 def test_recomputation_alone_is_enough_and_costs_about_a_third(tmp_path: Path) -> None:
     run = read(tmp_path, "llama2-7b", "batch.micro=2", "precision=bf16", "shard=node")
-    workload, now = planned(run), Layout(8, recomputes=False)
+    workload, now = planned(run), Layout(8, recomputed_blocks=0)
     devices = fleet("A100-40GB")
     assert not fits(workload, devices, now)
     first = changes_that_fit(run, workload, devices, now)[0]
     assert first.flags == "--set memory.checkpoint_activations=true"
-    assert first.layout == Layout(8, recomputes=True)
+    assert first.layout == Layout(8, recomputed_blocks=ALL_BLOCKS)
     assert first.time_factor == pytest.approx(1.3, abs=0.1)
 
 
 def test_a_larger_model_takes_more_nodes(tmp_path: Path) -> None:
     run = read(tmp_path, "llama2-70b", "batch.micro=1", "precision=bf16")
     workload, devices = planned(run), fleet("H100")
-    changes = changes_that_fit(run, workload, devices, Layout(8, recomputes=True))
+    changes = changes_that_fit(run, workload, devices, Layout(8, recomputed_blocks=ALL_BLOCKS))
     flags = [change.flags for change in changes]
     assert "--nodes 4" in flags, "which a copy is divided over by itself"
     kept = read(tmp_path, "llama2-70b", "batch.micro=1", "precision=bf16", "shard=node")
-    changes = changes_that_fit(kept, workload, devices, Layout(8, recomputes=True))
+    changes = changes_that_fit(kept, workload, devices, Layout(8, recomputed_blocks=ALL_BLOCKS))
     assert "--nodes 4 --set shard=all" in [change.flags for change in changes]
 
 
@@ -182,7 +190,7 @@ def test_one_machine_gets_no_more_nodes_than_it_has(tmp_path: Path) -> None:
     """On one's own machine nodes are processes that share its devices and its memory."""
     run = read(tmp_path, "llama2-7b", "batch.micro=1", "precision=bf16")
     workload, here = planned(run), fleet("A10G", 1, host_bytes=2**40, is_one_host=True)
-    changes = changes_that_fit(run, workload, here, Layout(1, recomputes=True))
+    changes = changes_that_fit(run, workload, here, Layout(1, recomputed_blocks=ALL_BLOCKS))
     assert not [change for change in changes if "--nodes" in change.flags]
     assert changes
     assert all("of another machine" in change.words for change in changes)
@@ -192,5 +200,5 @@ def test_fewer_nodes_need_less_of_one_machine(tmp_path: Path) -> None:
     run = read(tmp_path, "gpt2-small", "precision=fp32", "batch.micro=1")
     workload = planned(run)
     here = Fleet(None, 1, 8, host_bytes=20 * 2**30, is_one_host=True)
-    changes = changes_that_fit(run, workload, here, Layout(1, recomputes=True))
+    changes = changes_that_fit(run, workload, here, Layout(1, recomputed_blocks=ALL_BLOCKS))
     assert [change.flags for change in changes if "--nodes" in change.flags] == ["--nodes 4"]

@@ -17,7 +17,7 @@ from headway.plan.save_interval import SaveCost
 from headway.plan.workload import Layout, Workload, layout_of, workload_of
 from headway.spec.interruption_rate import InterruptionsConfig
 from headway.spec.load import load_run
-from headway.spec.resolve import Hardware, resolve
+from headway.spec.resolve import ALL_BLOCKS, Hardware, resolve
 from headway.spec.run_file import RunFile
 
 H100 = find_device("H100")
@@ -42,20 +42,20 @@ def planned(tmp_path: Path, *overrides: str) -> tuple[RunFile, Workload]:
 def test_a_month_on_spot_machines(tmp_path: Path) -> None:
     run, workload = planned(tmp_path, "resources.spot=all", "checkpoint.every=auto")
     fleet = Fleet(H100, 8, 8, on_demand_nodes=0)
-    found = goodput_plan(run, workload, fleet, Layout(8, True), STEP)
+    found = goodput_plan(run, workload, fleet, Layout(8, ALL_BLOCKS), STEP)
     assert found.place.mode == "restart"
     assert "Daly 2006" in found.interval.reason
     assert found.losses_per_hour.value == pytest.approx(8 * 600 / 3066)
     assert 0.75 < found.goodput.value < 0.90
     calm = InterruptionsConfig.model_validate({"spot": "1% per day"})
-    other = goodput_plan(run, workload, fleet, Layout(8, True), STEP, calm)
+    other = goodput_plan(run, workload, fleet, Layout(8, ALL_BLOCKS), STEP, calm)
     assert other.goodput.value > 0.98
     assert other.interval.value > found.interval.value
 
 
 def test_an_interval_that_the_run_file_gives(tmp_path: Path) -> None:
     run, workload = planned(tmp_path, "checkpoint.every=30 steps")
-    found = goodput_plan(run, workload, Fleet(H100, 8, 8), Layout(8, True), STEP)
+    found = goodput_plan(run, workload, Fleet(H100, 8, 8), Layout(8, ALL_BLOCKS), STEP)
     assert found.interval.value == 300
     assert found.interval.reason == "checkpoint.every: 30 steps"
 
@@ -66,7 +66,7 @@ def test_the_chosen_interval_gives_the_best_goodput(tmp_path: Path) -> None:
 
     def goodput(every: str) -> tuple[float, float]:
         run, workload = planned(tmp_path, "resources.spot=all", f"checkpoint.every={every}")
-        found = goodput_plan(run, workload, fleet, Layout(8, True), STEP)
+        found = goodput_plan(run, workload, fleet, Layout(8, ALL_BLOCKS), STEP)
         return found.goodput.value, found.interval.value
 
     best, seconds = goodput("auto")
@@ -80,7 +80,7 @@ def test_evaluations_take_a_forward_pass(tmp_path: Path) -> None:
     more, _ = planned(tmp_path, "evaluation.every=10 steps", "data.validation={held-out: prepared}")
     fleet = Fleet(H100, 8, 8)
     without, with_one = (
-        goodput_plan(one, workload, fleet, Layout(8, True), STEP).goodput.value
+        goodput_plan(one, workload, fleet, Layout(8, ALL_BLOCKS), STEP).goodput.value
         for one in (run, more)
     )
     assert with_one == pytest.approx(without / (1 + 1 / 30), rel=1e-3)
@@ -229,7 +229,7 @@ def test_a_plan_and_a_launch_find_the_same(
         live = run.model_copy(update={"elastic": "live"})
         resolved = resolved.model_copy(update={"run": live})
     copy_nodes = run.shard.num_nodes or nodes
-    layout = Layout(ranks * copy_nodes if run.shard.is_wide or on_gpu else 1, False)
+    layout = Layout(ranks * copy_nodes if run.shard.is_wide or on_gpu else 1, 0)
     assert layout_of(resolved).shard_devices == layout.shard_devices
     found = placement(run, layout, nodes=nodes, ranks_per_node=ranks, on_gpu=on_gpu, on_pods=True)
     assert found == placement_of(resolved, on_pods=True)

@@ -65,6 +65,22 @@ def test_a_layer_keeps_what_its_shape_says_on_cpus(
     assert kept.ends * tokens == pytest.approx(ends, abs=SMALL * tokens)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("type", "config"), [("gpt2", dropped("gpt2", 0.1)), ("llama", GATED), ("qwen3", GATED)]
+)
+def test_the_first_layers_keep_their_inputs_alone_if_they_are_recomputed(
+    type: str, config: dict[str, Any], precision: Precision
+) -> None:
+    kept = kept_bytes(layer_shape(counted(type, config)), LENGTH, precision, None)
+    none, *some = (seen_bytes(type, config, 3, precision, "cpu", blocks) for blocks in range(4))
+    for blocks, seen in enumerate(some, start=1):
+        less = kept.of_layers(3, 0) - kept.of_layers(3, blocks)
+        # Rotary angles, which layers share, are kept as long as one layer is not recomputed.
+        angles = SMALL * ROWS * LENGTH if blocks == 3 else 0
+        assert less * ROWS * LENGTH == pytest.approx(none - seen, rel=1e-3, abs=angles)
+
+
 @pytest.mark.parametrize(
     ("type", "config"),
     [
@@ -106,7 +122,12 @@ def counted(type: str, config: dict[str, Any]) -> CountedModel:
 
 
 def seen_bytes(
-    type: str, config: dict[str, Any], layers: int, precision: Precision, device: str
+    type: str,
+    config: dict[str, Any],
+    layers: int,
+    precision: Precision,
+    device: str,
+    recomputed: int = 0,
 ) -> int:
     """Bytes that a forward pass of ours leaves for the backward pass, without weights."""
     import torch
@@ -114,6 +135,7 @@ def seen_bytes(
 
     from headway.train.models import BuiltModel, find_blocks
     from headway.train.objectives import summed_cross_entropy
+    from headway.train.recomputed_blocks import recompute_blocks
     from headway.train.weight_copies import WeightCopies, cast_inputs
     from headway.train.world import RankPlacement
 
@@ -132,6 +154,7 @@ def seen_bytes(
             precision,
             RankPlacement(torch.device(device)),
         )
+        recompute_blocks(find_blocks(model)[:recomputed])
         copies = WeightCopies(model, precision, is_sharded=False)
         tokens = torch.zeros((ROWS, LENGTH), dtype=torch.int64)
         with copies.in_use(), computing(precision, device):

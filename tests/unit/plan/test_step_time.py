@@ -18,6 +18,7 @@ from headway.plan.fleet import Fleet
 from headway.plan.model_size import model_size
 from headway.plan.step_time import StepTime, measured_step_time, step_time
 from headway.plan.workload import CountedModel, Layout, Workload
+from headway.spec.resolve import ALL_BLOCKS
 from support.accuracy_page import written_section
 from support.published_times import published_times, time_section
 
@@ -29,7 +30,7 @@ LLAMA2_7B = {
     "num_attention_heads": 32,
 }
 GPT2 = {"vocab_size": 50304, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
-WHOLE = Layout(shard_devices=1, recomputes=False)
+WHOLE = Layout(shard_devices=1, recomputed_blocks=0)
 
 
 def counted(type: str, config: dict[str, int]) -> CountedModel:
@@ -47,6 +48,7 @@ SEVEN_B = Workload(
     precision="bf16",
     optimizer="adamw",
     compiles=False,
+    loss_in_chunks=False,
     steps=1000,
 )
 
@@ -63,15 +65,15 @@ def timed(workload: Workload, on: Fleet, layout: Layout) -> StepTime:
     return found
 
 
-def sharded(on: Fleet, recomputes: bool = False) -> Layout:
-    return Layout(on.num_devices, recomputes)
+def sharded(on: Fleet, recomputed_blocks: int = 0) -> Layout:
+    return Layout(on.num_devices, recomputed_blocks)
 
 
 def test_a_7b_model_on_eight_h100_takes_what_such_runs_take() -> None:
     """fms-fsdp prints 9,600 tokens a second and GPU on 96 H100, compiled."""
     on = fleet("H100", nodes=12)
     compiled = replace(SEVEN_B, compiles=True, global_batch=192)
-    found = timed(compiled, on, Layout(8, recomputes=False))
+    found = timed(compiled, on, Layout(8, recomputed_blocks=0))
     assert 7500 < found.tokens_per_second.value / 96 < 11000
     assert found.mfu is not None
     assert 0.3 < found.mfu.value < 0.55
@@ -79,7 +81,7 @@ def test_a_7b_model_on_eight_h100_takes_what_such_runs_take() -> None:
 
 def test_the_parts_are_the_whole() -> None:
     on = fleet("A100-80GB", nodes=2)
-    found = timed(SEVEN_B, on, sharded(on, recomputes=True))
+    found = timed(SEVEN_B, on, sharded(on, ALL_BLOCKS))
     beside = ("hidden communication", "idle devices")
     parts = {name: part for name, part in found.parts.items() if name not in beside}
     assert sum(part.value for part in parts.values()) == pytest.approx(found.seconds.value)
@@ -93,7 +95,7 @@ def test_the_parts_are_the_whole() -> None:
 
 
 def test_the_range_encloses_the_figure_and_is_turned_over_for_rates() -> None:
-    found = timed(SEVEN_B, fleet("H100"), Layout(8, recomputes=False))
+    found = timed(SEVEN_B, fleet("H100"), Layout(8, recomputed_blocks=0))
     seconds, rate, mfu = found.seconds, found.tokens_per_second, found.mfu
     assert seconds.low < seconds.value < seconds.high
     assert rate.value == pytest.approx(SEVEN_B.tokens_per_step / seconds.value)
@@ -106,23 +108,23 @@ def test_the_range_encloses_the_figure_and_is_turned_over_for_rates() -> None:
 @given(
     micro=st.sampled_from([1, 2, 4]),
     nodes=st.sampled_from([1, 2, 4, 8]),
-    recomputes=st.booleans(),
+    blocks=st.sampled_from([0, 5, ALL_BLOCKS]),
     compiles=st.booleans(),
     name=st.sampled_from([device.name for device in DEVICES if device.bf16_flops]),
 )
 def test_work_takes_longer_and_better_devices_do_not(
-    micro: int, nodes: int, recomputes: bool, compiles: bool, name: str
+    micro: int, nodes: int, blocks: int, compiles: bool, name: str
 ) -> None:
     run = replace(SEVEN_B, global_batch=1024, micro=micro, compiles=compiles)
     on = fleet(name, nodes=nodes, gbit=400.0)
-    layout = Layout(8, recomputes)
+    layout = Layout(8, blocks)
     seconds = timed(run, on, layout).seconds.value
     assert on.device is not None
 
     more = replace(run, global_batch=2 * run.global_batch)
     assert timed(more, on, layout).seconds.value > seconds
     assert timed(run, replace(on, nodes=2 * nodes), layout).seconds.value < seconds
-    assert timed(run, on, Layout(8, recomputes=True)).seconds.value >= seconds
+    assert timed(run, on, Layout(8, recomputed_blocks=ALL_BLOCKS)).seconds.value >= seconds
     assert timed(replace(run, compiles=True), on, layout).seconds.value <= seconds
     for key in ("memory_bytes_per_second", "link_bytes_per_second", "bf16_flops"):
         better = replace(on.device, **{key: 2 * getattr(on.device, key)})
@@ -167,15 +169,15 @@ def test_without_sharding_gradients_are_sent_once_a_step() -> None:
 def test_devices_without_a_micro_batch_are_said_to_be_idle() -> None:
     on = fleet("H100", nodes=4)
     run = replace(SEVEN_B, global_batch=20, micro=2)
-    found = timed(run, on, Layout(8, recomputes=False))
+    found = timed(run, on, Layout(8, recomputed_blocks=0))
     assert found.num_passes == 1
     assert found.parts["idle devices"].value == pytest.approx(22 / 32)
     assert found.notes[0].startswith("22 of 32 devices have nothing to compute")
     # Twice the devices do not help any more.
-    assert timed(run, replace(on, nodes=8), Layout(8, recomputes=False)).seconds.value >= (
+    assert timed(run, replace(on, nodes=8), Layout(8, recomputed_blocks=0)).seconds.value >= (
         found.seconds.value * 0.99
     )
-    full = timed(replace(run, global_batch=64), on, Layout(8, recomputes=False))
+    full = timed(replace(run, global_batch=64), on, Layout(8, recomputed_blocks=0))
     assert "idle devices" not in full.parts
     assert full.notes == ()
 
@@ -200,10 +202,10 @@ def test_a_small_model_waits_for_the_host() -> None:
 
 def test_a_teacher_and_offloading_take_time() -> None:
     on = fleet("A100-80GB")
-    plain = timed(SEVEN_B, on, sharded(on, recomputes=True))
-    taught = timed(replace(SEVEN_B, teacher=SEVEN_B.model), on, sharded(on, recomputes=True))
+    plain = timed(SEVEN_B, on, sharded(on, ALL_BLOCKS))
+    taught = timed(replace(SEVEN_B, teacher=SEVEN_B.model), on, sharded(on, ALL_BLOCKS))
     assert taught.parts["teacher"].value == pytest.approx(plain.seconds.value / 4, rel=0.2)
-    offloaded = timed(SEVEN_B, on, Layout(8, recomputes=True, offloads=True))
+    offloaded = timed(SEVEN_B, on, Layout(8, recomputed_blocks=ALL_BLOCKS, offloads=True))
     assert offloaded.seconds.value > plain.seconds.value
     assert "offloading" in offloaded.parts
 
@@ -216,12 +218,12 @@ def test_an_unknown_network_is_assumed_and_said() -> None:
     assert found.seconds.high > known.seconds.high
     assert found.seconds.basis == "assumed"
     assert any("1600 Gbit/s a node are assumed" in note for note in found.notes)
-    assert timed(SEVEN_B, fleet("A100-80GB", gbit=None), Layout(8, False)).notes == ()
+    assert timed(SEVEN_B, fleet("A100-80GB", gbit=None), Layout(8, 0)).notes == ()
 
 
 def test_a_device_that_no_published_run_was_on_has_a_wider_range() -> None:
-    found = timed(SEVEN_B, fleet("B200"), Layout(8, recomputes=False))
-    h100 = timed(SEVEN_B, fleet("H100"), Layout(8, recomputes=False))
+    found = timed(SEVEN_B, fleet("B200"), Layout(8, recomputed_blocks=0))
+    h100 = timed(SEVEN_B, fleet("H100"), Layout(8, recomputed_blocks=0))
     assert found.seconds.high / found.seconds.value > h100.seconds.high / h100.seconds.value
     assert found.seconds.basis == "assumed"
     assert "No run on B200 was published" in found.notes[0]
@@ -246,14 +248,14 @@ def test_a_precision_without_a_peak_is_refused(
 ) -> None:
     run = replace(SEVEN_B, precision=precision)  # type: ignore[arg-type]
     with pytest.raises(BadInput) as caught:
-        step_time(run, fleet(name), Layout(8, recomputes=False))
+        step_time(run, fleet(name), Layout(8, recomputed_blocks=0))
     assert says in caught.value.message
     assert hint in (caught.value.hint or "")
 
 
 def test_devices_that_form_no_whole_groups_are_refused() -> None:
     with pytest.raises(BadInput, match="12 devices do not form whole groups of 8"):
-        step_time(SEVEN_B, fleet("H100", number=4, nodes=3), Layout(8, recomputes=False))
+        step_time(SEVEN_B, fleet("H100", number=4, nodes=3), Layout(8, recomputed_blocks=0))
 
 
 def test_on_a_cpu_only_recorded_steps_say_it() -> None:

@@ -12,10 +12,13 @@ from pydantic import ValidationError
 from headway.errors import BadInput, Exit, SpecError
 from headway.spec.load import Loaded, load_run
 from headway.spec.resolve import (
+    ALL_BLOCKS,
     AutoLayout,
     Hardware,
     Resolved,
+    as_begun,
     choose_micro,
+    recomputed_blocks,
     require_complete,
     require_whole_copies,
     resolve,
@@ -223,8 +226,46 @@ def test_activations(folder: Path) -> None:
     assert resolved("memory.checkpoint_activations=true").checkpoint_activations
     off = resolved("memory.checkpoint_activations=false", parameters=10**12)
     assert not off.checkpoint_activations
+    some = resolved("memory.checkpoint_activations=3", parameters=10**12)
+    assert some.checkpoint_activations == 3
     offloaded = resolved("memory.offload=activations", machine=SERVER)
     assert offloaded.checkpoint_activations, "what is offloaded are inputs of recomputed blocks"
+
+
+@pytest.mark.parametrize(("written", "blocks"), [(True, ALL_BLOCKS), (False, 0), (1, 1), (3, 3)])
+def test_recomputed_blocks_are_stored_as_they_are_written(
+    folder: Path, written: bool | int, blocks: int
+) -> None:
+    """Runs of earlier versions have true or false."""
+    stored = resolved(f"memory.checkpoint_activations={json.dumps(written)}").model_dump_json()
+    assert f'"checkpoint_activations":{json.dumps(written)}' in stored
+    assert recomputed_blocks(Resolved.stored(stored).checkpoint_activations) == blocks
+
+
+@pytest.mark.parametrize(
+    ("override", "in_chunks"),
+    [
+        ("precision=bf16", True),
+        ("objective=masked", True),
+        ("objective={call: mine:loss}", False),
+        ("objective={type: distill, teacher: {type: gpt2}}", False),
+        ("model={call: mine:build}", False),
+        ("precision=fp16", False),
+    ],
+)
+def test_the_loss_is_computed_in_chunks_where_nothing_needs_all_logits(
+    folder: Path, override: str, in_chunks: bool
+) -> None:
+    assert resolved(override, machine=SERVER).loss_in_chunks is in_chunks
+
+
+def test_a_run_keeps_the_loss_that_it_was_begun_with(folder: Path) -> None:
+    new = resolved()
+    stored = json.loads(new.model_dump_json())
+    del stored["loss_in_chunks"]  # no earlier version has it
+    assert not as_begun(new, Resolved.stored(json.dumps(stored))).loss_in_chunks
+    assert as_begun(new, Resolved.stored(new.model_dump_json())).loss_in_chunks
+    assert as_begun(new, None).loss_in_chunks
 
 
 # --- names and places

@@ -135,7 +135,9 @@ def _found(
             raise error from None
     resolved = directory.read_spec()
     run = changed_run(resolved.run, overrides or []) if overrides else resolved.run
-    return Loaded(run, Path(resolved.folder), Located({})), directory
+    in_chunks = resolved.loss_in_chunks
+    loaded = Loaded(run, Path(resolved.folder), Located({}), loss_in_chunks=in_chunks)
+    return loaded, directory
 
 
 def numbers_of_nodes(text: str | None, otherwise: NodeRange) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
         if layout is None
         else {
             "shard_devices": layout.shard_devices,
-            "checkpoint_activations": layout.recomputes,
+            "checkpoint_activations": layout.checkpoint_activations,
             "offload": layout.offloads,
         },
         "fits": answer_facts(plan.fits),

@@ -37,9 +37,9 @@ def faster_changes(
 
 
 def _candidates(workload: Workload, layout: Layout) -> Iterator[tuple[str, Workload, Layout]]:
-    if layout.recomputes:
+    if layout.recomputed_blocks:
         options = "--set memory.checkpoint_activations=false"
-        yield options, workload, replace(layout, recomputes=False, offloads=False)
+        yield options, workload, replace(layout, recomputed_blocks=0, offloads=False)
     if not workload.compiles and not layout.offloads:
         yield "--set memory.compile=true", replace(workload, compiles=True), layout
     if layout.shard_devices > 1:

@@ -66,7 +66,9 @@ def recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
     if begin is None or started is None:
         return None
     seconds = seconds_of_steps(directory.steps(), begin["time"])[WARMUP_STEPS:]
-    workload = read_workload(Loaded(resolved.run, Path(resolved.folder), Located({})))
+    in_chunks = resolved.loss_in_chunks
+    loaded = Loaded(resolved.run, Path(resolved.folder), Located({}), loss_in_chunks=in_chunks)
+    workload = read_workload(loaded)
     if len(seconds) < LEAST_STEPS or not isinstance(workload, Workload):
         return None
     return RecordedSteps(
