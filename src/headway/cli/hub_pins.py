@@ -91,6 +91,15 @@ def _say_noted(one: HubReference, commit: str, loaded: Loaded) -> None:
     )
 
 
+def with_started_micro(loaded: Loaded, resolved_before: Callable[[], Resolved | None]) -> Loaded:
+    """Return the run with the micro-batch that it was started with, where the run file leaves that
+    to Headway. `resolved_before` is read only then."""
+    if loaded.run.batch is None or loaded.run.batch.micro != "auto":
+        return loaded
+    before = resolved_before()
+    return loaded if before is None else replace(loaded, started_micro=before.micro)
+
+
 def spec_before(location: str) -> Resolved | None:
     """The run as it was started last, from its directory."""
     from headway.state.run_directory import RunDirectory

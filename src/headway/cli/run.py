@@ -159,7 +159,7 @@ def resolved_here(
     `background` is closed when nobody reads a set any more that is still being prepared."""
     from headway.cli.code_changes import script_digest
     from headway.cli.device_check import require_devices_here, resolved_for
-    from headway.cli.hub_pins import spec_before, with_hub_commits
+    from headway.cli.hub_pins import spec_before, with_hub_commits, with_started_micro
     from headway.cli.model_shape import known_parameters, known_workload
     from headway.cli.plan.gate import require_planned
     from headway.cli.preflight import say_auto_interval
@@ -172,6 +172,7 @@ def resolved_here(
     from headway.state.code_folder import code_folder
     from headway.state.run_directory import RunDirectory
 
+    loaded = with_started_micro(loaded, lambda: spec_before(location))
     # These raise, if at all, before data is prepared for hours.
     preflight(loaded).raise_problems()
     require_whole_copies(loaded, nodes)

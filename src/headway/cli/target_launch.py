@@ -15,7 +15,12 @@ import typer
 
 from headway import __version__
 from headway.cli.code_changes import tell_code_change
-from headway.cli.hub_pins import forget_first_start, spec_before, with_hub_commits
+from headway.cli.hub_pins import (
+    forget_first_start,
+    spec_before,
+    with_hub_commits,
+    with_started_micro,
+)
 from headway.cli.launch_check import require_room_for
 from headway.cli.launch_plan import note_plan
 from headway.cli.output import hint, say, warn
@@ -78,6 +83,7 @@ def _launch(
     job = run.cluster.settled_end(say)
     _refuse_active(run, job)
     warn_of_run_file(loaded)
+    loaded = with_started_micro(loaded, lambda: _launched_before(run))
     # What is missing or does not fit is refused before anything is prepared.
     preflight(loaded, is_here=False).raise_problems()
     plan = target_plan(loaded, found, nodes)

@@ -44,6 +44,8 @@ class Workload:
     """None if only the data determines it, as for epochs of a set that is not known."""
     epoch_samples: int | None = None
     """Sequences of an epoch, where the number of steps is given in epochs and the set is known."""
+    is_micro_open: bool = False
+    """Whether Headway may choose `micro` by the devices."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -88,13 +90,15 @@ def workload_of(
     saved: Mapping[str, Any] | None = None,
     teacher: Mapping[str, Any] | None = None,
     epoch_samples: int | None = None,
+    started_micro: int | None = None,
 ) -> Workload | None:
     """None if the run file does not say the model's shape: it is a script, a function of the
     user's, or its config is on the hub.
 
     `vocabulary`: number of tokens of the tokenizer, if that is known. `saved`, `teacher`: configs
     of the models that `model.from` and the objective's teacher name, if they were read.
-    `epoch_samples`: sequences of an epoch, if that is known.
+    `epoch_samples`: sequences of an epoch, if that is known. `started_micro`: sequences per
+    micro-batch that the run was started with, if it was.
     """
     if run.model is None or run.batch is None or run.command is not None:
         return None
@@ -111,7 +115,7 @@ def workload_of(
         teacher=counted_model(taught_by, vocabulary, teacher) if taught_by else None,
         sequence_length=length,
         global_batch=batch,
-        micro=choose_micro(run, batch),
+        micro=choose_micro(run, batch, started_micro),
         precision=run.precision,
         optimizer=run.optimizer.type,
         compiles=run.memory.compile,
@@ -119,6 +123,7 @@ def workload_of(
         if by_epochs and samples is None
         else num_steps(run.train_for.unit, run.train_for.amount, batch, length, samples),
         epoch_samples=samples,
+        is_micro_open=run.batch.micro == "auto" and started_micro is None,
     )
 
 

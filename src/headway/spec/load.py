@@ -63,6 +63,9 @@ class Loaded:
     """What was written, with positions; defaults are not in it."""
     hub_commits: Mapping[str, str] | None = None
     """Of `Resolved`, once they are known."""
+    started_micro: int | None = None
+    """Sequences per micro-batch that the run was started with, if it was. The division of a batch
+    into micro-batches is part of what the run is: under `auto` a later start keeps it."""
 
     @property
     def file(self) -> str:

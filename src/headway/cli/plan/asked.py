@@ -135,7 +135,8 @@ def _found(
             raise error from None
     resolved = directory.read_spec()
     run = changed_run(resolved.run, overrides or []) if overrides else resolved.run
-    return Loaded(run, Path(resolved.folder), Located({})), directory
+    loaded = Loaded(run, Path(resolved.folder), Located({}), started_micro=resolved.micro)
+    return loaded, directory
 
 
 def numbers_of_nodes(text: str | None, otherwise: NodeRange) -> tuple[int, ...]:

@@ -66,7 +66,8 @@ def recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
     if begin is None or started is None:
         return None
     seconds = seconds_of_steps(directory.steps(), begin["time"])[WARMUP_STEPS:]
-    workload = read_workload(Loaded(resolved.run, Path(resolved.folder), Located({})))
+    spec = Loaded(resolved.run, Path(resolved.folder), Located({}), started_micro=resolved.micro)
+    workload = read_workload(spec)
     if len(seconds) < LEAST_STEPS or not isinstance(workload, Workload):
         return None
     return RecordedSteps(
@@ -83,4 +84,4 @@ def recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
 
 def _of_a_step(workload: Workload) -> Workload:
     """The workload without what says how many steps there are."""
-    return replace(workload, steps=None, epoch_samples=None)
+    return replace(workload, steps=None, epoch_samples=None, is_micro_open=False)
