@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from headway.cli.output import hint, say, warn
 from headway.errors import SpecError
 from headway.spec.hub_names import HubKind, HubReference, hub_references
-from headway.spec.resolve import run_name
+from headway.spec.resolve import begun_of, run_name
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
@@ -89,6 +89,14 @@ def _say_noted(one: HubReference, commit: str, loaded: Loaded) -> None:
         f"{one.name} on the hub: commit {commit[:SHOWN_DIGITS]}, as when the first start of this "
         f"run was interrupted (for the newest, remove {_note(loaded)})"
     )
+
+
+def with_begun(loaded: Loaded, before: Resolved | None) -> Loaded:
+    """Return the run with what its first start decided. `before`: the run as it was started last;
+    None: it is new."""
+    if before is None or loaded.run.command is not None:
+        return loaded
+    return replace(loaded, begun=begun_of(before))
 
 
 def spec_before(location: str) -> Resolved | None:

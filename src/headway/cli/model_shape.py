@@ -50,7 +50,7 @@ def read_workload(loaded: Loaded, samples: int | None = None) -> Workload | Unkn
     vocabulary = vocabulary_size(loaded)
     if run.train_for.unit == "epochs" and samples is None:
         samples = epoch_samples(loaded)
-    found = workload_of(run, vocabulary, saved, taught, samples, loaded.loss_in_chunks)
+    found = workload_of(run, vocabulary, saved, taught, samples, loaded.begun)
     if found is None:
         return _why(run.model, saved)
     if teacher is not None and found.teacher is None:

@@ -159,7 +159,7 @@ def resolved_here(
     `background` is closed when nobody reads a set any more that is still being prepared."""
     from headway.cli.code_changes import script_digest
     from headway.cli.device_check import require_devices_here, resolved_for
-    from headway.cli.hub_pins import spec_before, with_hub_commits
+    from headway.cli.hub_pins import spec_before, with_begun, with_hub_commits
     from headway.cli.model_shape import known_parameters, known_workload
     from headway.cli.plan.gate import require_planned
     from headway.cli.preflight import say_auto_interval
@@ -168,10 +168,11 @@ def resolved_here(
     from headway.launch.packages import python_here
     from headway.plan.checkpoint_every import with_checkpoint_interval
     from headway.preflight.preflight import preflight
-    from headway.spec.resolve import as_begun, require_whole_copies
+    from headway.spec.resolve import require_whole_copies
     from headway.state.code_folder import code_folder
     from headway.state.run_directory import RunDirectory
 
+    loaded = with_begun(loaded, spec_before(location))
     # These raise, if at all, before data is prepared for hours.
     preflight(loaded).raise_problems()
     require_whole_copies(loaded, nodes)
@@ -190,7 +191,7 @@ def resolved_here(
         validation_sets=sets.validation,
         is_one_host=is_one_host,
     )
-    resolved = as_begun(with_checkpoint_interval(resolved, parameters), spec_before(location))
+    resolved = with_checkpoint_interval(resolved, parameters)
     say_auto_interval(resolved)
     code = code_folder(loaded.run, loaded.folder)
     resolved = resolved.model_copy(

@@ -15,7 +15,12 @@ import typer
 
 from headway import __version__
 from headway.cli.code_changes import tell_code_change
-from headway.cli.hub_pins import forget_first_start, spec_before, with_hub_commits
+from headway.cli.hub_pins import (
+    forget_first_start,
+    spec_before,
+    with_begun,
+    with_hub_commits,
+)
 from headway.cli.launch_check import require_room_for
 from headway.cli.launch_plan import note_plan
 from headway.cli.output import hint, say, warn
@@ -38,7 +43,7 @@ from headway.launch.upload import is_uploaded, upload
 from headway.member.protocol.keys import new_key
 from headway.preflight.preflight import preflight
 from headway.spec.load import load_target
-from headway.spec.resolve import as_begun, run_name
+from headway.spec.resolve import run_name
 from headway.state.code_folder import CodeFolder
 from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
@@ -86,7 +91,8 @@ def _launch(
         loaded, on, nodes, anyway, lambda: job is not None or _launched_before(run) is not None
     )
     require_room_for(run, plan, found, is_new=job is None)
-    loaded = with_hub_commits(loaded, lambda: _launched_before(run), on)
+    before = _launched_before(run)
+    loaded = with_hub_commits(with_begun(loaded, before), lambda: before, on)
     plan = replace(plan, loaded=loaded)
     packages = packages_of(loaded, lambda: python_on(found.target), run.location)
     from headway.cli.sets_on_target import SetsOnTarget
@@ -103,7 +109,6 @@ def _launch(
     )
     if not is_left:
         return None
-    plan = replace(plan, resolved=as_begun(plan.resolved, _as_started_last(run)))
     say_auto_interval(plan.resolved)
     upload_folders(storage, plan, on)
     tell_code_change(run.location, plan.code)
@@ -152,14 +157,10 @@ def _delete_old(run: TargetRun) -> None:
         run.cluster.delete(say, job.metadata.uid, version)
 
 
-def _as_started_last(run: TargetRun) -> Resolved | None:
-    """From its objects, or from the storage."""
-    return run.cluster.launched_as() or spec_before(run.location)
-
-
 def _launched_before(run: TargetRun) -> Resolved | None:
+    """The run as it was started last, from its objects or from the storage."""
     try:
-        return _as_started_last(run)
+        return run.cluster.launched_as() or spec_before(run.location)
     finally:
         end_claim_pods()  # preparing may take longer than such a pod lasts
 

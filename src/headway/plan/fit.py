@@ -1,32 +1,37 @@
-"""How a run is laid out on its devices, by what fits; and what to change when nothing does."""
+"""How a run is computed on its devices, by what fits; and what to change when nothing does, or
+where another way costs less."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from headway.errors import BadInput
 from headway.plan.accelerators import DEVICES, Device, find_device
 from headway.plan.fleet import Fleet
-from headway.plan.memory_peak import memory_of
-from headway.plan.step_time import step_time
-from headway.plan.workload import Layout, Workload
-from headway.spec.resolve import (
-    ALL_BLOCKS,
-    LARGE_MODEL_PARAMETERS,
-    AutoLayout,
-    Hardware,
-    recomputed_blocks,
+from headway.plan.search import (
+    Freedom,
+    Way,
+    fastest,
+    fits,
+    fits_devices,
+    flags_between,
+    freedom_of,
+    step_seconds,
+    whole_freedom,
 )
+from headway.plan.workload import Layout, Workload
+from headway.spec.resolve import ALL_BLOCKS, LARGE_MODEL_PARAMETERS, AutoLayout, Hardware
 from headway.spec.run_file import RunFile
 
 MOST_NODES = 64
 """More nodes than that are not suggested."""
+LEAST_GAIN = 0.03
+"""Share of a step that a suggestion has to save."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One that makes a run fit."""
+    """A change that makes a run fit, or cheaper."""
 
     words: str
     """What it does."""
@@ -34,58 +39,36 @@ class Change:
     """For the command line."""
     is_new_run: bool
     """Whether it changes what is computed, so that a run cannot continue with it."""
-    workload: Workload
     fleet: Fleet
-    layout: Layout
+    way: Way
     time_factor: float | None
     """Time of a step over that of the run as it is; None: not known."""
 
 
-def fits(workload: Workload, fleet: Fleet, layout: Layout) -> bool:
-    return memory_of(workload, fleet, layout).verdict == "fits"
-
-
-def chosen_layout(run: RunFile, workload: Workload, fleet: Fleet) -> Layout:
-    """As the run file says. What it leaves to Headway is, on a known device, the fastest that
-    fits, else what needs least memory; elsewhere it depends on the model's size alone, so that it
-    is the same on all machines."""
-    layouts = list(_allowed(run, fleet))
+def chosen_way(run: RunFile, workload: Workload, fleet: Fleet) -> Way:
+    """Return the way that the run file says. What it leaves to Headway is, on a known device, the
+    fastest that fits, else what needs least memory; elsewhere it depends on the model's size alone,
+    so that it is the same on all machines."""
+    freedom = freedom_of(run, workload, fleet)
+    smallest = _smallest(workload, freedom)
     if fleet.device is None:
         is_large = workload.model.size.parameters >= LARGE_MODEL_PARAMETERS
-        return layouts[-1] if is_large else layouts[0]
-    estimates = [memory_of(workload, fleet, one) for one in layouts]
-    fitting = [one.verdict == "fits" for one in estimates]
-    if not any(fitting):  # then the devices decide: no layout makes up for a host that is too small
-        fitting = [one.device_verdict == "fits" for one in estimates]
-    return layouts[fitting.index(True)] if any(fitting) else layouts[-1]
+        blocks = freedom.blocks if freedom.blocks is not None else 0
+        largest = Layout(freedom.shards[0], blocks, freedom.offloads[0])
+        return Way(workload, smallest.layout if is_large else largest, None)
+    return (
+        fastest(workload, fleet, freedom)
+        # No layout makes up for a host that is too small: then the devices decide.
+        or fastest(workload, fleet, freedom, fits_devices)
+        or replace(smallest, seconds=step_seconds(smallest.workload, fleet, smallest.layout))
+    )
 
 
-def _allowed(run: RunFile, fleet: Fleet) -> Iterator[Layout]:
-    """Layouts that the run file leaves open, the fastest first and the smallest last. A copy of the
-    model is on several nodes only if no other layout fits: they exchange each layer of it."""
-    offloads = run.memory.offload != "none"
-    written = run.memory.checkpoint_activations
-    recomputed = [recomputed_blocks(written)] if written != "auto" else [ALL_BLOCKS]
-    if written == "auto" and not offloads:
-        recomputed.insert(0, 0)
-    ranks, unit = fleet.devices_per_node, run.shard.unit
-    if run.shard.is_wide:
-        shards = [[ranks * (run.shard.num_nodes or fleet.nodes)]]
-    elif unit == "auto":
-        shards = [[1, ranks] if ranks > 1 else [1]]
-        if fleet.device is not None:  # on CPUs nodes join and leave while it trains
-            shards += [[ranks * nodes] for nodes in _node_groups(fleet)]
-    else:
-        shards = [[ranks if unit == "node" else 1]]
-    for together in shards:
-        for blocks in recomputed:
-            for devices in together:
-                yield Layout(devices, blocks, offloads)
-
-
-def _node_groups(fleet: Fleet) -> list[int]:
-    """Numbers of nodes, two or more, that a copy of the model can be on, so that all are used."""
-    return [nodes for nodes in range(2, fleet.nodes + 1) if fleet.nodes % nodes == 0]
+def _smallest(workload: Workload, freedom: Freedom) -> Way:
+    blocks = ALL_BLOCKS if freedom.blocks is None else freedom.blocks
+    layout = Layout(max(freedom.shards), blocks, freedom.offloads[-1])
+    micro = workload.micro if len(freedom.micros) == 1 else min(freedom.micros)
+    return Way(replace(workload, micro=micro), layout, None)
 
 
 def auto_layout(
@@ -105,12 +88,16 @@ def auto_layout(
     wanted = run.resources.accelerators
     ranks = wanted.count if wanted is not None else machine.cuda_devices
     fleets = [Fleet(one, ranks, nodes, machine.memory_bytes, is_one_host) for one in devices]
-    layouts = [chosen_layout(run, workload, fleet) for fleet in fleets]
-    # A run that may get one device or another has to fit both.
+    # A run that may get one device or another has to fit both, with one size of micro-batch.
+    micro = min(chosen_way(run, workload, fleet).workload.micro for fleet in fleets)
+    sized = replace(workload, micro=micro, is_micro_open=False)
+    layouts = [chosen_way(run, sized, fleet).layout for fleet in fleets]
+    most = max(layouts, key=lambda layout: layout.recomputed_blocks)
     return AutoLayout(
         shards=any(layout.shard_devices > 1 for layout in layouts),
-        recomputes=any(layout.recomputed_blocks > 0 for layout in layouts),
+        checkpoint_activations=most.checkpoint_activations,
         shard_nodes=max(copy_nodes(layout, ranks) for layout in layouts),
+        micro=micro,
     )
 
 
@@ -133,136 +120,115 @@ def _devices(run: RunFile, machine: Hardware) -> list[Device]:
 
 
 def changes_that_fit(
-    run: RunFile, workload: Workload, fleet: Fleet, layout: Layout
+    run: RunFile, workload: Workload, fleet: Fleet, now: Way
 ) -> tuple[Change, ...]:
-    """The nearest changes that make it fit, one of each kind, those that keep the run first."""
-    found = [
-        _first_fitting(_layouts(workload, fleet, layout)),
-        _first_fitting(_micros(workload, fleet, layout)),
-        _first_fitting(_fewer_nodes(workload, fleet, layout)),
-        _first_fitting(_more_nodes(run, workload, fleet, layout)),
-        _first_fitting(_other_devices(run, workload, fleet)),
-    ]
-    now = _step_seconds(workload, fleet, layout)
-    changes = []
-    for change in found:
-        if change is not None:
-            then = _step_seconds(change.workload, change.fleet, change.layout)
-            changes.append(replace(change, time_factor=then / now if now and then else None))
-    return tuple(changes)
+    """Return the nearest changes that make it fit, one of each kind, those that keep the run
+    first. `workload`: as the run file has it."""
+    whole = whole_freedom(workload, fleet)
+    way = fastest(workload, fleet, replace(whole, micros=[now.workload.micro]))
+    way = way or fastest(workload, fleet, whole)
+    found = (
+        _change(run, fleet, now, fleet, way) if way is not None else None,
+        _fewer_nodes(run, fleet, now),
+        _more_nodes(run, workload, fleet, now),
+        _other_device(run, workload, fleet, now),
+    )
+    return tuple(change for change in found if change is not None)
 
 
-def _step_seconds(workload: Workload, fleet: Fleet, layout: Layout) -> float | None:
-    try:
-        estimate = step_time(workload, fleet, layout)
-    except BadInput:  # of that precision no peak is known
-        return None
-    return None if estimate is None else estimate.seconds.value
+def cheaper_changes(run: RunFile, workload: Workload, fleet: Fleet, now: Way) -> Iterator[Change]:
+    """Yield what makes a run that fits cheaper on the same devices, the largest gain first: the
+    fastest way, the fastest that is compiled, and a wider copy if that saves yet more."""
+    found: list[Change] = []
+    least = now.seconds or 0.0
+    for compiles, is_narrow in ((workload.compiles, True), (True, True), (True, False)):
+        asked = replace(workload, compiles=compiles)
+        freedom = replace(whole_freedom(asked, fleet), is_narrow=is_narrow)
+        way = fastest(asked, fleet, freedom)
+        if way is not None and way.seconds is not None and way.seconds <= (1 - LEAST_GAIN) * least:
+            found.append(_change(run, fleet, now, fleet, way))
+            least = way.seconds
+    yield from reversed(found)
 
 
-def _first_fitting(changes: Iterator[Change]) -> Change | None:
-    return next(
-        (one for one in changes if fits(one.workload, one.fleet, one.layout)),
-        None,
+def _change(run: RunFile, fleet: Fleet, now: Way, there: Fleet, way: Way, more: str = "") -> Change:
+    """Return the change to another way, on the same devices or on others (`more`: options for
+    these)."""
+    flags = flags_between(run, now, way, there)
+    return Change(
+        words=_words_between(fleet, now, there, way),
+        flags=" ".join(filter(None, (more, flags))),
+        is_new_run=not now.workload.is_micro_open and now.workload.micro != way.workload.micro,
+        fleet=there,
+        way=way,
+        time_factor=way.seconds / now.seconds if way.seconds and now.seconds else None,
     )
 
 
-RECOMPUTE = ("recomputes activations", "--set memory.checkpoint_activations=true")
-OFFLOAD = ("moves the inputs of blocks to the host", "--set memory.offload=activations")
+def _words_between(fleet: Fleet, now: Way, there: Fleet, way: Way) -> str:
+    old, new, words = now.layout, way.layout, []
+    if there.device is not fleet.device and there.device is not None:
+        words.append(f"uses {there.device.name}")
+    if there.nodes < fleet.nodes:
+        words.append("has fewer workers on this machine")
+    if (micro := way.workload.micro) != now.workload.micro:
+        words.append(f"computes {micro} sequence{'s' if micro > 1 else ''} at once")
+    if old.shard_devices != new.shard_devices or there.nodes > fleet.nodes:
+        nodes = copy_nodes(new, there.devices_per_node)
+        over = f"{nodes} nodes" if nodes > 1 else f"the {new.shard_devices} devices of a node"
+        is_whole = new.shard_devices == 1
+        words.append("keeps the model whole" if is_whole else f"shards the model over {over}")
+    if new.offloads and not old.offloads:
+        words.append("moves the inputs of blocks to the host")
+    elif new.recomputed_blocks != old.recomputed_blocks:
+        words.append(_recomputing(new, way.workload.model.size.num_layers))
+    if way.workload.compiles and not now.workload.compiles:
+        words.append("compiles blocks")
+    return " and ".join(words)
 
 
-def _layouts(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
-    """The same devices, used otherwise; the fastest first."""
-    for smaller, words, flags in smaller_layouts(fleet, layout):
-        yield Change(words, flags, False, workload, fleet, smaller, None)
+def _recomputing(layout: Layout, num_layers: int) -> str:
+    if layout.recomputed_blocks >= num_layers:
+        return "recomputes activations"
+    if not layout.recomputed_blocks:
+        return "recomputes nothing"
+    return f"recomputes {layout.recomputed_blocks} of {num_layers} blocks"
 
 
-def smaller_layouts(fleet: Fleet, layout: Layout) -> Iterator[tuple[Layout, str, str]]:
-    """Each with its words and flags."""
-    recomputed: list[tuple[int, bool, list[tuple[str, str]]]]
-    recomputed = [(layout.recomputed_blocks, layout.offloads, [])]
-    if layout.recomputed_blocks < ALL_BLOCKS:
-        recomputed.append((ALL_BLOCKS, False, [RECOMPUTE]))
-    if fleet.device is not None and not layout.offloads:
-        recomputed.append((ALL_BLOCKS, True, [OFFLOAD]))
-    for blocks, offloads, saving in recomputed:
-        for devices, sharding in _shardings(fleet, layout):
-            parts: Sequence[tuple[str, str]] = [*sharding, *saving]
-            if parts:
-                words = " and ".join(part[0] for part in parts)
-                flags = " ".join(part[1] for part in parts)
-                yield Layout(devices, blocks, offloads), words, flags
-
-
-def _shardings(fleet: Fleet, layout: Layout) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    yield layout.shard_devices, []
-    ranks = fleet.devices_per_node
-    if layout.shard_devices < ranks:
-        yield ranks, [(f"shards the model over the {ranks} devices of a node", "--set shard=node")]
-    for nodes in _node_groups(fleet):
-        if layout.shard_devices < ranks * nodes:
-            words, flags = f"over {nodes} nodes", f'--set "shard={nodes} nodes"'
-            if nodes == fleet.nodes:
-                words, flags = "over all nodes", "--set shard=all"
-            yield ranks * nodes, [(f"shards the model {words}", flags)]
-
-
-def _micros(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
-    """Fewer sequences at once, as many as possible; with recomputation if it has to be."""
-    layouts = [(layout, "", "")]
-    if layout.recomputed_blocks < ALL_BLOCKS:
-        all_blocks = replace(layout, recomputed_blocks=ALL_BLOCKS)
-        layouts.append((all_blocks, f" and {RECOMPUTE[0]}", RECOMPUTE[1]))
-    for used, words, flags in layouts:
-        micro = workload.micro // 2
-        while micro:
-            several = f"{micro} sequence{'s' if micro > 1 else ''}"
-            smaller = replace(workload, micro=micro)
-            flag = f"--set batch.micro={micro} {flags}".strip()
-            yield Change(
-                f"computes {several} at once{words}", flag, True, smaller, fleet, used, None
-            )
-            micro //= 2
-
-
-def _more_nodes(run: RunFile, workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
+def _more_nodes(run: RunFile, workload: Workload, fleet: Fleet, now: Way) -> Change | None:
     """With a copy of the model on more of them. A machine has no more nodes than devices."""
     if fleet.device is None or fleet.is_one_host:
-        return
+        return None
     nodes = fleet.nodes * 2
     while nodes <= MOST_NODES:
         larger = replace(fleet, nodes=nodes)
-        if run.shard.unit == "auto":
-            used = chosen_layout(run, workload, larger)
-            words = f"shards the model over {copy_nodes(used, fleet.devices_per_node)} nodes"
-            yield Change(words, f"--nodes {nodes}", False, workload, larger, used, None)
-        for blocks in {layout.recomputed_blocks, ALL_BLOCKS}:
-            words, flags = (
-                f"shards the model over {nodes} nodes",
-                f"--nodes {nodes} --set shard=all",
-            )
-            if blocks != layout.recomputed_blocks:
-                words, flags = f"{words} and {RECOMPUTE[0]}", f"{flags} {RECOMPUTE[1]}"
-            used = Layout(larger.num_devices, blocks, layout.offloads)
-            yield Change(words, flags, False, workload, larger, used, None)
+        freedom = freedom_of(run, workload, larger)
+        if (way := fastest(workload, larger, freedom)) is not None:
+            return replace(_change(run, fleet, now, larger, way), flags=f"--nodes {nodes}")
+        freedom = replace(freedom, shards=[larger.num_devices], blocks=None)
+        if (way := fastest(workload, larger, freedom)) is not None:
+            return _change(run, fleet, now, larger, way, f"--nodes {nodes}")
         nodes *= 2
+    return None
 
 
-def _fewer_nodes(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
+def _fewer_nodes(run: RunFile, fleet: Fleet, now: Way) -> Change | None:
     """Of those that share one machine."""
     nodes = fleet.nodes // 2 if fleet.is_one_host else 0
     while nodes:
         smaller = replace(fleet, nodes=nodes)
-        if layout.shard_devices <= fleet.devices_per_node:
-            words = "has fewer workers on this machine"
-            yield Change(words, f"--nodes {nodes}", False, workload, smaller, layout, None)
+        if now.layout.shard_devices <= fleet.devices_per_node:
+            way = replace(now, seconds=step_seconds(now.workload, smaller, now.layout))
+            if fits(way.workload, smaller, way.layout):
+                return _change(run, fleet, now, smaller, way, f"--nodes {nodes}")
         nodes //= 2
+    return None
 
 
-def _other_devices(run: RunFile, workload: Workload, fleet: Fleet) -> Iterator[Change]:
+def _other_device(run: RunFile, workload: Workload, fleet: Fleet, now: Way) -> Change | None:
     """The same number of them, with more memory: the smallest that fit."""
     if fleet.device is None:
-        return
+        return None
     for device in sorted(DEVICES, key=lambda one: one.torch_gib):
         is_larger = device.torch_gib > fleet.device.torch_gib
         if not is_larger or (workload.precision == "bf16" and device.bf16_flops is None):
@@ -270,6 +236,10 @@ def _other_devices(run: RunFile, workload: Workload, fleet: Fleet) -> Iterator[C
         other, elsewhere = replace(fleet, device=device), ""
         if fleet.is_one_host:
             other, elsewhere = replace(other, host_bytes=None), " of another machine or of a target"
-        used = chosen_layout(run, workload, other)
+        way = fastest(workload, other, freedom_of(run, workload, other))
+        if way is None:
+            continue
         flags = f"--set resources.accelerators={device.name}:{fleet.devices_per_node}"
-        yield Change(f"uses {device.name}{elsewhere}", flags, False, workload, other, used, None)
+        change = _change(run, fleet, now, other, way)
+        return replace(change, words=f"uses {device.name}{elsewhere}", flags=flags)
+    return None

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from headway.plan.accelerators import Precision
 from headway.plan.model_size import ModelSize, flops_per_token, model_size, padded_vocabulary
 from headway.plan.train_length import num_steps
+from headway.spec.load import Begun
 from headway.spec.resolve import (
     ALL_BLOCKS,
     Resolved,
@@ -52,6 +53,8 @@ class Workload:
     """None if only the data determines it, as for epochs of a set that is not known."""
     epoch_samples: int | None = None
     """Sequences of an epoch, where the number of steps is given in epochs and the set is known."""
+    is_micro_open: bool = False
+    """Whether Headway may choose `micro` by the devices."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -96,15 +99,14 @@ def workload_of(
     saved: Mapping[str, Any] | None = None,
     teacher: Mapping[str, Any] | None = None,
     epoch_samples: int | None = None,
-    loss_in_chunks: bool = True,
+    begun: Begun | None = None,
 ) -> Workload | None:
     """None if the run file does not say the model's shape: it is a script, a function of the
     user's, or its config is on the hub.
 
     `vocabulary`: number of tokens of the tokenizer, if that is known. `saved`, `teacher`: configs
     of the models that `model.from` and the objective's teacher name, if they were read.
-    `epoch_samples`: sequences of an epoch, if that is known. `loss_in_chunks`: False for a run
-    that was begun without.
+    `epoch_samples`: sequences of an epoch, if that is known. `begun`: of a run that was started.
     """
     if run.model is None or run.batch is None or run.command is not None:
         return None
@@ -121,15 +123,16 @@ def workload_of(
         teacher=counted_model(taught_by, vocabulary, teacher) if taught_by else None,
         sequence_length=length,
         global_batch=batch,
-        micro=choose_micro(run, batch),
+        micro=choose_micro(run, batch, None if begun is None else begun.micro),
         precision=run.precision,
         optimizer=run.optimizer.type,
         compiles=run.memory.compile,
-        loss_in_chunks=loss_in_chunks and computes_loss_in_chunks(run),
+        loss_in_chunks=computes_loss_in_chunks(run) if begun is None else begun.loss_in_chunks,
         steps=None
         if by_epochs and samples is None
         else num_steps(run.train_for.unit, run.train_for.amount, batch, length, samples),
         epoch_samples=samples,
+        is_micro_open=run.batch.micro == "auto" and begun is None,
     )
 
 

@@ -54,6 +54,15 @@ PRESET_ALIASES = {
 
 
 @dataclass(frozen=True)
+class Begun:
+    """What a run's first start decided, and later starts keep: it is part of what the run is."""
+
+    micro: int
+    """Sequences per micro-batch."""
+    loss_in_chunks: bool
+
+
+@dataclass(frozen=True)
 class Loaded:
     """A run file as read: `folder` is what its relative paths are relative to."""
 
@@ -63,8 +72,8 @@ class Loaded:
     """What was written, with positions; defaults are not in it."""
     hub_commits: Mapping[str, str] | None = None
     """Of `Resolved`, once they are known."""
-    loss_in_chunks: bool = True
-    """False for a run that was begun without; as in `Resolved`."""
+    begun: Begun | None = None
+    """What the run's first start decided; None: it is new."""
 
     @property
     def file(self) -> str:

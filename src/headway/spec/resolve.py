@@ -15,7 +15,7 @@ from typing import Literal
 from headway.errors import BadInput, SpecError
 from headway.spec.data_config import DataSetConfig
 from headway.spec.hub_names import model_reference
-from headway.spec.load import Loaded
+from headway.spec.load import Begun, Loaded
 from headway.spec.located_yaml import PRESET
 from headway.spec.quantities import Sharding
 from headway.spec.run_file import CheckpointConfig, ModelConfig, RunFile
@@ -29,8 +29,8 @@ smallest devices for rent."""
 ALL_BLOCKS = sys.maxsize
 """Stands for the number of blocks of any model."""
 AUTO_MICRO_TOKENS = 8192
-"""Tokens of a micro-batch under `micro: auto`: enough to keep a GPU busy, and few enough to fit.
-The same on all hardware, since the division into micro-batches is part of the run's identity."""
+"""Tokens of a micro-batch under `micro: auto`, unless the search for the devices finds a faster
+size at the run's first start: enough to keep a GPU busy, and few enough to fit."""
 
 
 class Hardware(Section):
@@ -56,10 +56,12 @@ class AutoLayout:
 
     shards: bool
     """Of `shard`: whether the model is sharded."""
-    recomputes: bool
+    checkpoint_activations: bool | int
     """Of `memory.checkpoint_activations`."""
     shard_nodes: int = 1
     """Nodes that a copy of the model is sharded over."""
+    micro: int | None = None
+    """Sequences per micro-batch; None: about AUTO_MICRO_TOKENS."""
 
 
 class WorkerPython(Section):
@@ -332,10 +334,12 @@ def whole_copies(shard: Sharding, nodes: int) -> int:
     return max(1, nodes // shard.num_nodes) * shard.num_nodes
 
 
-def choose_micro(run: RunFile, global_batch: int) -> int:
-    """Sequences per micro-batch: as written or, under `auto`, about AUTO_MICRO_TOKENS; never more
-    than the batch has."""
+def choose_micro(run: RunFile, global_batch: int, auto: int | None = None) -> int:
+    """Sequences per micro-batch: as written or, under `auto`, as it was decided for the devices or
+    else about AUTO_MICRO_TOKENS; never more than the batch has."""
     assert run.batch is not None
+    if run.batch.micro == "auto" and auto is not None:
+        return auto
     if run.batch.micro == "auto":
         return min(max(1, AUTO_MICRO_TOKENS // run.data.sequence_length), global_batch)
     return min(run.batch.micro, global_batch)
@@ -357,12 +361,8 @@ def computes_loss_in_chunks(run: RunFile) -> bool:
     return not is_own and run.objective.type != "distill" and run.precision != "fp16"
 
 
-def as_begun(resolved: Resolved, before: Resolved | None) -> Resolved:
-    """The run with what stays as its first start decided it. `before`: the run as it was started
-    last; None: it is new."""
-    if before is None:
-        return resolved
-    return resolved.model_copy(update={"loss_in_chunks": before.loss_in_chunks})
+def begun_of(resolved: Resolved) -> Begun:
+    return Begun(resolved.micro, resolved.loss_in_chunks)
 
 
 def devices_of(loaded: Loaded, machine: Hardware, nodes: int) -> tuple[int, bool]:
@@ -427,8 +427,8 @@ def resolve(
         )
     if auto is None or on_cpu:
         large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
-        auto = AutoLayout(shards=large, recomputes=large or offloads)
-    global_batch = run.batch.global_.sequences(run.data.sequence_length)
+        auto = AutoLayout(shards=large, checkpoint_activations=large or offloads)
+    begun, global_batch = loaded.begun, run.batch.global_.sequences(run.data.sequence_length)
     recompute, is_auto = run.memory.checkpoint_activations, run.shard.unit == "auto"
     is_wide = is_auto and auto.shard_nodes > 1
     return Resolved(
@@ -443,13 +443,13 @@ def resolve(
         ranks_per_node=ranks,
         threads=_threads(run, machine, nodes * ranks),
         global_batch=global_batch,
-        micro=choose_micro(run, global_batch),
+        micro=choose_micro(run, global_batch, auto.micro if begun is None else begun.micro),
         sharded=run.shard.is_wide
         or is_wide
         or (ranks > 1 and (run.shard.unit == "node" or (is_auto and auto.shards))),
         shard_nodes=auto.shard_nodes if is_wide else None,
-        checkpoint_activations=auto.recomputes if recompute == "auto" else recompute,
-        loss_in_chunks=computes_loss_in_chunks(run),
+        checkpoint_activations=auto.checkpoint_activations if recompute == "auto" else recompute,
+        loss_in_chunks=begun.loss_in_chunks if begun is not None else computes_loss_in_chunks(run),
         hub_commits=None if loaded.hub_commits is None else dict(loaded.hub_commits),
     )
 

@@ -111,7 +111,9 @@ class BatchConfig(Section):
     global_: BatchSizeField = Field(alias="global")
     """Sequences per step over all workers, or tokens: `0.5M tokens`."""
     micro: int | Literal["auto"] = Field(default="auto")
-    """Sequences per micro-batch: the most a device computes at once. `auto`: about 8192 tokens."""
+    """Sequences per micro-batch: the most a device computes at once. `auto`: at the first start, on
+    GPUs that Headway knows, as the fastest way that fits has it; elsewhere about 8192 tokens. Later
+    starts keep it."""
 
     @field_validator("micro")
     @classmethod
@@ -168,8 +170,8 @@ class MemoryConfig(Section):
 
     checkpoint_activations: Flag | Count | Literal["auto"] = "auto"
     """Blocks that are recomputed in the backward pass: `true` (all), `false` (none), or a number of
-    them, counted from the first block. `auto`: on GPUs that Headway knows, all if the run does not
-    fit otherwise; elsewhere all from a billion parameters on."""
+    them, counted from the first block. `auto`: on GPUs that Headway knows, as few as
+    fit; elsewhere all from a billion parameters on."""
     offload: Literal["none", "activations"] = "none"
     """On GPUs, what waits for the backward pass in the host's memory. `activations`: the inputs of
     the blocks that are recomputed, which are all unless `checkpoint_activations` is a number."""

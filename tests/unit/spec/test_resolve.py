@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import pytest
 from pydantic import ValidationError
 
 from headway.errors import BadInput, Exit, SpecError
-from headway.spec.load import Loaded, load_run
+from headway.spec.load import Begun, Loaded, load_run
 from headway.spec.resolve import (
     ALL_BLOCKS,
     AutoLayout,
     Hardware,
     Resolved,
-    as_begun,
+    begun_of,
     choose_micro,
     recomputed_blocks,
     require_complete,
@@ -50,13 +51,19 @@ def load(*overrides: str) -> Loaded:
 
 
 def resolved(
-    *overrides: str, machine: Hardware = LAPTOP, nodes: int = 1, parameters: int | None = None
+    *overrides: str,
+    machine: Hardware = LAPTOP,
+    nodes: int = 1,
+    parameters: int | None = None,
+    auto: AutoLayout | None = None,
+    begun: Begun | None = None,
 ) -> Resolved:
     return resolve(
-        load(*overrides),
+        replace(load(*overrides), begun=begun),
         machine,
         nodes=nodes,
         parameters=parameters,
+        auto=auto,
         train_set=Path("prepared"),
         validation_sets={"held-out": Path("other")},
     )
@@ -259,13 +266,22 @@ def test_the_loss_is_computed_in_chunks_where_nothing_needs_all_logits(
     assert resolved(override, machine=SERVER).loss_in_chunks is in_chunks
 
 
-def test_a_run_keeps_the_loss_that_it_was_begun_with(folder: Path) -> None:
-    new = resolved()
+def test_a_run_keeps_what_its_first_start_decided(folder: Path) -> None:
+    """On other devices, and with a version whose new runs are decided otherwise."""
+    new = resolved(
+        machine=SERVER, auto=AutoLayout(shards=False, checkpoint_activations=False, micro=3)
+    )
+    assert (new.micro, new.loss_in_chunks) == (3, True)
     stored = json.loads(new.model_dump_json())
     del stored["loss_in_chunks"]  # no earlier version has it
-    assert not as_begun(new, Resolved.stored(json.dumps(stored))).loss_in_chunks
-    assert as_begun(new, Resolved.stored(new.model_dump_json())).loss_in_chunks
-    assert as_begun(new, None).loss_in_chunks
+    begun = begun_of(Resolved.stored(json.dumps(stored)))
+    again = resolved(
+        machine=SERVER,
+        auto=AutoLayout(shards=False, checkpoint_activations=False, micro=8),
+        begun=begun,
+    )
+    assert (again.micro, again.loss_in_chunks) == (3, False)
+    assert resolved("batch.micro=2", begun=begun).micro == 2, "as written"
 
 
 # --- names and places

@@ -113,6 +113,7 @@ def _found(
 ) -> tuple[Loaded, RunDirectory | None]:
     from headway.spec.load import Loaded, changed_run, load_run, near_preset
     from headway.spec.located_yaml import Located
+    from headway.spec.resolve import begun_of
 
     try:
         return load_run(reference, overrides), None
@@ -135,8 +136,7 @@ def _found(
             raise error from None
     resolved = directory.read_spec()
     run = changed_run(resolved.run, overrides or []) if overrides else resolved.run
-    in_chunks = resolved.loss_in_chunks
-    loaded = Loaded(run, Path(resolved.folder), Located({}), loss_in_chunks=in_chunks)
+    loaded = Loaded(run, Path(resolved.folder), Located({}), begun=begun_of(resolved))
     return loaded, directory
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from headway.cli.epoch_samples import what_is_missing
 from headway.cli.model_shape import UnknownShape, read_workload
 from headway.cli.plan.cost_section import hourly_words, planned_cost
-from headway.cli.plan.faster import faster_changes
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 from headway.cli.plan.goodput_section import run_time
 from headway.cli.plan.memory_section import memory_section, memory_words
@@ -26,7 +25,13 @@ from headway.cli.plan.time_section import time_section
 from headway.errors import BadInput
 from headway.plan.batch_division import num_micro_batches, share_of
 from headway.plan.figure import Figure
-from headway.plan.fit import Change, changes_that_fit, chosen_layout, copy_nodes
+from headway.plan.fit import (
+    Change,
+    changes_that_fit,
+    cheaper_changes,
+    chosen_way,
+    copy_nodes,
+)
 from headway.plan.machines import POD_SHARE, find_machine
 from headway.plan.memory_peak import memory_of
 from headway.plan.step_time import StepTime, step_time
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
     from headway.plan.fleet import Fleet
     from headway.plan.host_memory import HostMemory
+    from headway.plan.search import Way
     from headway.spec.run_file import BudgetConfig, RunFile
 
 VERDICTS: Mapping[str | None, Verdict] = {
@@ -112,7 +118,7 @@ def model_section(workload: Workload) -> PlanSection:
 
 def fleet_plan(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
     plan = _figures(asked, workload, fleet)
-    if plan.layout is None:
+    if plan.way is None:
         return plan
 
     def on(other: Fleet) -> FleetPlan:
@@ -121,18 +127,17 @@ def fleet_plan(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
     kept = () if plan.is_refused else plan.changes
     changes = (*_changes(plan, asked, workload), *kept)
     if plan.fits.verdict != "no" and fleet.device is not None:
-        plan = _with_use(plan, workload)
+        plan = _with_use(plan, plan.way)
     if plan.use is not None and plan.use.verdict == "no":
-        found = change_that_keeps_busy(plan, workload, on)
+        found = change_that_keeps_busy(plan, plan.way, on)
         changes = (*([PlanChange(*found)] if found else []), *changes)
-    return replace(plan, changes=changes, long_words=long_run_words(plan, workload, on))
+    return replace(plan, changes=changes, long_words=long_run_words(plan, on))
 
 
-def _with_use(plan: FleetPlan, workload: Workload) -> FleetPlan:
-    assert plan.layout is not None
+def _with_use(plan: FleetPlan, way: Way) -> FleetPlan:
     devices = plan.fleet.num_devices
-    is_idle = idle_share(workload, plan.layout, devices) > MOST_IDLE
-    words = idle_words(workload, plan.layout, devices) if is_idle else "all have work"
+    is_idle = idle_share(way, devices) > MOST_IDLE
+    words = idle_words(way, devices) if is_idle else "all have work"
     return replace(plan, use=PlanAnswer("no" if is_idle else "yes", words))
 
 
@@ -145,32 +150,39 @@ def _figures(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
     if problem := copies_problem(run.shard, fleet.nodes):
         words = f"{problem}: --nodes {whole_copies(run.shard, fleet.nodes)}, or --set shard=all"
         return FleetPlan(fleet, PlanAnswer("no", words))
-    layout = chosen_layout(run, workload, fleet)
-    plan = FleetPlan(fleet, PlanAnswer("unknown", ""), layout=layout)
-    plan = _with_memory(plan, asked, workload)
-    plan = _with_time(plan, asked, workload)
+    way = chosen_way(run, workload, fleet)
+    plan = FleetPlan(fleet, PlanAnswer("unknown", ""), way=way)
+    plan = _with_memory(plan, asked, way)
+    plan = _with_time(plan, asked, way)
     # Idle devices of an accelerator are a verdict.
-    idle = () if fleet.device is not None else _notes(workload, fleet, layout)
-    return replace(plan, notes=(*_sharding_note(run, fleet, layout), *idle, *plan.notes))
+    idle = () if fleet.device is not None else _notes(way.workload, fleet, way.layout)
+    return replace(plan, notes=(*_sharding_note(run, fleet, way.layout), *idle, *plan.notes))
 
 
 def _changes(plan: FleetPlan, asked: Asked, workload: Workload) -> Iterator[PlanChange]:
-    """What makes it fit, or faster if it does."""
-    assert plan.layout is not None
+    """What makes it fit, or cheaper if it does."""
+    assert plan.way is not None
     if plan.fits.verdict in ("no", "maybe"):
-        for change in changes_that_fit(asked.run, workload, plan.fleet, plan.layout):
+        for change in changes_that_fit(asked.run, workload, plan.fleet, plan.way):
             flags = change.flags
             if asked.place.is_shape:
                 flags = flags.replace("--set resources.accelerators=", "--on ")
             yield PlanChange(flags, _effect(change))
-    if plan.fits.verdict != "yes" or plan.step is None:
-        return
+    if plan.fits.verdict == "yes" and plan.step is not None:
+        for change in cheaper_changes(asked.run, workload, plan.fleet, plan.way):
+            yield PlanChange(change.flags, _saving(plan, change))
 
-    def fits(other: Workload, layout: Layout) -> bool:
-        return memory_of(other, plan.fleet, layout).verdict == "fits"
 
-    for options, effect in faster_changes(workload, plan.fleet, plan.layout, fits):
-        yield PlanChange(options, effect)
+def _saving(plan: FleetPlan, change: Change) -> str:
+    """Return what a change on the same devices saves, and what is left with its range."""
+    assert change.time_factor is not None
+    in_a_new_run = "in a new run; " if change.is_new_run else ""
+    words = [f"{in_a_new_run}{change.words}; {1 - change.time_factor:.0%} less time"]
+    if plan.seconds is not None:
+        words.append(ranged(plan.seconds.times(change.time_factor, ""), "seconds"))
+    if plan.usd is not None:
+        words.append(ranged(plan.usd.times(change.time_factor, ""), "usd"))
+    return ", ".join(words)
 
 
 def _effect(change: Change) -> str:
@@ -184,9 +196,8 @@ def _effect(change: Change) -> str:
     return f"{in_a_new_run}{change.words}; {price}"
 
 
-def _with_time(plan: FleetPlan, asked: Asked, workload: Workload) -> FleetPlan:
-    layout = plan.layout
-    assert layout is not None
+def _with_time(plan: FleetPlan, asked: Asked, way: Way) -> FleetPlan:
+    workload, layout = way.workload, way.layout
     try:
         step = _step_time(plan.fleet, asked, workload, layout)
     except BadInput as error:
@@ -257,9 +268,8 @@ def _within(figure: Figure, limit: float) -> Verdict:
     return "no" if figure.value > limit else "maybe" if figure.high > limit else "yes"
 
 
-def _with_memory(plan: FleetPlan, asked: Asked, workload: Workload) -> FleetPlan:
-    assert plan.layout is not None
-    memory = memory_of(workload, plan.fleet, plan.layout)
+def _with_memory(plan: FleetPlan, asked: Asked, way: Way) -> FleetPlan:
+    memory = memory_of(way.workload, plan.fleet, way.layout)
     host = memory.host
     return replace(
         plan,

@@ -39,7 +39,7 @@ def comparison_facts(found: ComparedPlans) -> dict[str, Any]:
 
 
 def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
-    fleet, layout = plan.fleet, plan.layout
+    fleet, way = plan.fleet, plan.way
     return {
         "accelerators": f"{fleet.device.name if fleet.device else 'cpu'}:{fleet.devices_per_node}",
         "nodes": fleet.nodes,
@@ -47,11 +47,12 @@ def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
         "spot": fleet.spot_nodes > 0,
         "spot_nodes": fleet.spot_nodes,
         "layout": None
-        if layout is None
+        if way is None
         else {
-            "shard_devices": layout.shard_devices,
-            "checkpoint_activations": layout.checkpoint_activations,
-            "offload": layout.offloads,
+            "micro": way.workload.micro,
+            "shard_devices": way.layout.shard_devices,
+            "checkpoint_activations": way.layout.checkpoint_activations,
+            "offload": way.layout.offloads,
         },
         "fits": answer_facts(plan.fits),
         "use": plan.use and answer_facts(plan.use),

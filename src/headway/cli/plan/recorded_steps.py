@@ -15,6 +15,7 @@ from headway.plan.workload import Layout, Workload, layout_of
 from headway.report.planned import seconds_of_steps
 from headway.spec.load import Loaded
 from headway.spec.located_yaml import Located
+from headway.spec.resolve import begun_of
 from headway.state.status import newest_event
 from headway.state.time_left import WARMUP_STEPS
 
@@ -66,9 +67,8 @@ def recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
     if begin is None or started is None:
         return None
     seconds = seconds_of_steps(directory.steps(), begin["time"])[WARMUP_STEPS:]
-    in_chunks = resolved.loss_in_chunks
-    loaded = Loaded(resolved.run, Path(resolved.folder), Located({}), loss_in_chunks=in_chunks)
-    workload = read_workload(loaded)
+    begun = begun_of(resolved)
+    workload = read_workload(Loaded(resolved.run, Path(resolved.folder), Located({}), begun=begun))
     if len(seconds) < LEAST_STEPS or not isinstance(workload, Workload):
         return None
     return RecordedSteps(
@@ -85,4 +85,4 @@ def recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
 
 def _of_a_step(workload: Workload) -> Workload:
     """The workload without what says how many steps there are."""
-    return replace(workload, steps=None, epoch_samples=None)
+    return replace(workload, steps=None, epoch_samples=None, is_micro_open=False)

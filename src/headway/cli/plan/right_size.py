@@ -14,7 +14,7 @@ from headway.plan.fit import copy_nodes
 if TYPE_CHECKING:
     from headway.cli.plan.run_plan import FleetPlan
     from headway.plan.fleet import Fleet
-    from headway.plan.workload import Layout, Workload
+    from headway.plan.search import Way
 
 MOST_IDLE = 0.1
 """Share of the devices' time. A plan that leaves more of it idle fails."""
@@ -24,54 +24,54 @@ MOST_TRIES = 6
 PlanOn = Callable[["Fleet"], "FleetPlan"]
 
 
-def idle_share(workload: Workload, layout: Layout, num_devices: int) -> float:
+def idle_share(way: Way, num_devices: int) -> float:
     """Return the share of the devices' time without a micro-batch."""
-    count = _num_micro_batches(workload)
-    passes = share_of(count, num_devices, min(layout.shard_devices, num_devices), 0).num_passes
+    count = _num_micro_batches(way)
+    group = min(way.layout.shard_devices, num_devices)
+    passes = share_of(count, num_devices, group, 0).num_passes
     return 1 - count / (passes * num_devices)
 
 
-def idle_words(workload: Workload, layout: Layout, num_devices: int) -> str:
-    count = _num_micro_batches(workload)
-    of = f"{count:,} micro-batches of {workload.micro} for {num_devices:,} devices"
+def idle_words(way: Way, num_devices: int) -> str:
+    count = _num_micro_batches(way)
+    of = f"{count:,} micro-batches of {way.workload.micro} for {num_devices:,} devices"
     if count < num_devices:
         return f"{num_devices - count:,} of them have no work: {of}"
-    share = shown(idle_share(workload, layout, num_devices), "share")
+    share = shown(idle_share(way, num_devices), "share")
     return f"{share} of their time: {of}"
 
 
-def _num_micro_batches(workload: Workload) -> int:
-    return num_micro_batches(workload.global_batch, workload.micro)
+def _num_micro_batches(way: Way) -> int:
+    return num_micro_batches(way.workload.global_batch, way.workload.micro)
 
 
-def busy_nodes(plan: FleetPlan, workload: Workload, candidates: range) -> int | None:
+def busy_nodes(plan: FleetPlan, candidates: range) -> int | None:
     """Return the first of these numbers of nodes whose devices have work."""
-    assert plan.layout is not None
-    each = plan.fleet.devices_per_node
-    whole = copy_nodes(plan.layout, each)
+    assert plan.way is not None
+    way, each = plan.way, plan.fleet.devices_per_node
+    if way.workload.is_micro_open:  # on more nodes it may be smaller
+        way = replace(way, workload=replace(way.workload, micro=1))
+    whole = copy_nodes(way.layout, each)
     for nodes in candidates:
         is_whole = nodes % whole == 0
-        if is_whole and idle_share(workload, plan.layout, nodes * each) <= MOST_IDLE:
+        if is_whole and idle_share(way, nodes * each) <= MOST_IDLE:
             return nodes
     return None
 
 
-def change_that_keeps_busy(
-    plan: FleetPlan, workload: Workload, plan_on: PlanOn
-) -> tuple[str, str] | None:
+def change_that_keeps_busy(plan: FleetPlan, way: Way, plan_on: PlanOn) -> tuple[str, str] | None:
     """Return the option that gives every device work, and what it saves."""
-    assert plan.layout is not None
-    most = busy_nodes(plan, workload, range(plan.fleet.nodes - 1, 0, -1))
+    most = busy_nodes(plan, range(plan.fleet.nodes - 1, 0, -1))
     if most is not None:
         # As few as divide the batch into as many passes: the time is the same.
-        passes = math.ceil(_num_micro_batches(workload) / (most * plan.fleet.devices_per_node))
-        least = math.ceil(_num_micro_batches(workload) / (passes * plan.fleet.devices_per_node))
-        nodes = busy_nodes(plan, workload, range(least, most)) or most
+        passes = math.ceil(_num_micro_batches(way) / (most * plan.fleet.devices_per_node))
+        least = math.ceil(_num_micro_batches(way) / (passes * plan.fleet.devices_per_node))
+        nodes = busy_nodes(plan, range(least, most)) or most
         other = plan_on(replace(plan.fleet, nodes=nodes))
         return f"--nodes {nodes}", _saved_words(plan, other)
-    micro = max(1, workload.global_batch // plan.fleet.num_devices)
-    smaller = replace(workload, micro=micro)
-    if idle_share(smaller, plan.layout, plan.fleet.num_devices) <= MOST_IDLE:
+    micro = max(1, way.workload.global_batch // plan.fleet.num_devices)
+    smaller = replace(way, workload=replace(way.workload, micro=micro))
+    if idle_share(smaller, plan.fleet.num_devices) <= MOST_IDLE:
         return f"--set batch.micro={micro}", "in a new run; every device has work"
     return None
 
@@ -91,7 +91,7 @@ def _time(plan: FleetPlan) -> str:
     return shown(plan.seconds.value, "seconds")
 
 
-def long_run_words(plan: FleetPlan, workload: Workload, plan_on: PlanOn) -> str:
+def long_run_words(plan: FleetPlan, plan_on: PlanOn) -> str:
     """Return what to say of a run of more than a year, or an empty string."""
     if plan.seconds is None or plan.seconds.value <= YEAR_SECONDS:
         return ""
@@ -102,8 +102,8 @@ def long_run_words(plan: FleetPlan, workload: Workload, plan_on: PlanOn) -> str:
             return f"{_time(plan)}; --nodes {one.fleet.nodes} makes it {_time(one)}"
         now = one.fleet.nodes
         wanted = max(now + 1, math.ceil(now * one.seconds.value / QUARTER_SECONDS))
-        nodes = busy_nodes(plan, workload, range(wanted, 2 * wanted)) or busy_nodes(
-            plan, workload, range(wanted - 1, now, -1)
+        nodes = busy_nodes(plan, range(wanted, 2 * wanted)) or busy_nodes(
+            plan, range(wanted - 1, now, -1)
         )
         if nodes is None:
             break

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from headway.plan.figure import Figure
     from headway.plan.fleet import Fleet
     from headway.plan.host_memory import HostMemory
-    from headway.plan.workload import Layout, Workload
+    from headway.plan.search import Way
+    from headway.plan.workload import Workload
 
 Verdict = Literal["yes", "maybe", "no", "unknown"]
 """Of a question whose answer should be yes."""
@@ -51,7 +52,8 @@ class FleetPlan:
     """Whether all devices have work. None: they cost nothing by the hour, or it is not known."""
     long_words: str = ""
     """What to say of a run of more than a year."""
-    layout: Layout | None = None
+    way: Way | None = None
+    """How it is computed there; None: its shape is not known, or it cannot be."""
     peak: Figure | None = None
     """Most bytes that a device holds."""
     room: Figure | None = None
