@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from headway.train.export import export
+from support.collectives_on_sim import enqueue_and_fail
 from support.healing_on_sim import heal_and_continue
 from support.host_copies_on_sim import copy_twice
 from support.offload_on_sim import BLOCKS, STEPS, train_both_ways
@@ -94,6 +95,16 @@ def test_host_syncs_of_an_evaluation(causal: SmallRun) -> None:
         causal.train("sim", 1, *own, f"evaluation.sequences={sequences}", name=f"for-{sequences}")
         counts.append(Counter(causal.syncs))
     assert counts[0] == counts[1], "more micro-batches, more syncs"
+
+
+def test_collectives_are_enqueued_and_may_fail() -> None:
+    found = in_worker_process(enqueue_and_fail)
+    # Garbage until the stream that computes has waited, not only another one.
+    assert found["sound"] == [True, True, [2.0, 2.0, 2.0]]
+    assert found["fails"] == "DistBackendError"
+    assert found["hangs"] == "not reached"
+    assert found["breaks"] == "broken"
+    assert found["log"] == [("allreduce", (0,), 12)]
 
 
 def test_copies_to_the_host_go_through_two_pinned_buffers() -> None:

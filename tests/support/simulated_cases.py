@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headway.state.rewinds import apply_rewinds
 from headway.state.run_directory import RunDirectory
-from support.simulated_workers import WorkerPrograms
+from support.simulated_workers import WorkerEnd, WorkerPrograms
 from support.workers import resolved_run
 
 TOLERANCE = 1e-5
@@ -48,8 +48,13 @@ class SmallRun:
     programs: WorkerPrograms
     folder: Path
     sets: dict[str, Path]
-    syncs: list[str] = field(default_factory=list)
-    """Host syncs of the first worker in the newest start."""
+    ends: list[WorkerEnd] = field(default_factory=list)
+    """Of the newest start."""
+
+    @property
+    def syncs(self) -> list[str]:
+        """Host syncs of the first worker in the newest start."""
+        return self.ends[0].record.get("syncs", [])
 
     def write(
         self,
@@ -85,7 +90,7 @@ class SmallRun:
         ends = self.programs.start(resolved, device, source)
         for rank, end in enumerate(ends):
             assert end.code == 0, f"worker {rank} ended with {end.code}: {end.log}"
-        self.syncs[:] = ends[0].syncs
+        self.ends[:] = ends
         return RunDirectory.open(resolved.run_directory)
 
 

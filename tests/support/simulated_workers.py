@@ -41,8 +41,9 @@ PRELOADED = (
 class WorkerEnd:
     code: int
     log: str
-    syncs: list[str]
-    """What the host waited for on the simulated device, and where."""
+    record: dict[str, Any]
+    """What it did on the simulated device, as `support.simulated_device.main` writes it; empty if
+    it did not come to its end, or was on the CPU."""
 
 
 class WorkerPrograms:
@@ -81,7 +82,7 @@ class WorkerPrograms:
                 {
                     "HEADWAY_RANK": str(rank),
                     "HEADWAY_DEVICE": "0" if device == "sim" else str(rank),
-                    "HEADWAY_TEST_SYNCS": f"{scratch}/{rank}.syncs",
+                    "HEADWAY_TEST_RECORD": f"{scratch}/{rank}.record",
                     "HEADWAY_STORE": f"{scratch}/store",
                     "HEADWAY_LAUNCH": launch,
                     "HEADWAY_SPEC": str(directory.store.path("spec.json")),
@@ -99,7 +100,7 @@ class WorkerPrograms:
             }
             codes = self._ask(request)
             return [
-                WorkerEnd(code, Path(log).read_text(), _syncs(Path(log).with_suffix(".syncs")))
+                WorkerEnd(code, Path(log).read_text(), _record(Path(log).with_suffix(".record")))
                 for code, log in zip(codes, logs, strict=True)
             ]
 
@@ -114,8 +115,8 @@ class WorkerPrograms:
         return codes
 
 
-def _syncs(file: Path) -> list[str]:
-    return json.loads(file.read_text()) if file.exists() else []
+def _record(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _serve() -> None:
