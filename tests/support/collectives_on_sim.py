@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from typing import Any
 
 import torch
@@ -18,11 +20,18 @@ def enqueue_and_fail(answers: Any) -> None:
         dist.init_process_group("sim:simccl", store=HashStore(), rank=0, world_size=1)
         found = {"sound": _sums()}
         for kind in ("fails", "hangs", "breaks"):
-            DEVICE.default = SimulatedStream()
-            DEVICE.fault = Fault(kind, rank=0, launch=len(DEVICE.launches) + 1)
-            found[kind] = _after_fault()
+            DEVICE.default, DEVICE.fault = SimulatedStream(), None
+            found[kind] = _after_fault(torch.ones(3).to("sim"), _next(kind))
+        DEVICE._is_broken = False
+        for kind in (None, "hangs", "never"):
+            DEVICE.default, DEVICE.fault = SimulatedStream(), None
+            found[f"waits: {kind}"] = _waits(None if kind is None else _next(kind))
         found["log"] = [(one.op, one.ranks, one.num_bytes) for one in DEVICE.launches[:1]]
         answers.put(found)
+
+
+def _next(kind: Any) -> Fault:
+    return Fault(kind, rank=0, launch=len(DEVICE.launches) + 1)
 
 
 def _sums() -> list[Any]:
@@ -40,10 +49,11 @@ def _sums() -> list[Any]:
     return [all(map(math.isnan, early)), all(map(math.isnan, side)), (tensor + 1).tolist()]
 
 
-def _after_fault() -> str:
+def _after_fault(tensor: torch.Tensor, fault: Fault) -> str:
     """What the host finds, which looks at an event after the collective and the operator behind."""
-    tensor = torch.ones(3).to("sim")
+    DEVICE.fault = fault
     try:
+        tensor += 1
         dist.all_reduce(tensor)
         tensor += 1
         event = SimulatedEvent()
@@ -51,3 +61,25 @@ def _after_fault() -> str:
         return "reached" if event.query() else "not reached"
     except RuntimeError as error:
         return "broken" if BROKEN in str(error) else type(error).__name__
+
+
+def _waits(fault: Fault | None) -> list[float] | bool:
+    """The sums that the host reads, or whether it finds meanwhile that its device waits in a
+    collective, which is not its own fault."""
+    from headway.train.collectives import WaitTimer, WorkerGroup
+
+    timer, sums = WaitTimer(), list[float]()
+    assert dist.group.WORLD is not None
+    device = torch.device("sim", 0)
+    group = WorkerGroup(dist.group.WORLD, timer, device)
+    gradients, vector = torch.ones(100).to(device), torch.ones(2).double().to(device)
+    DEVICE.fault = fault
+    gradients += 1
+    pending = group.start_all_reduce(gradients)
+    pending.wait()
+    read = group.start_sums(vector)
+    threading.Thread(target=lambda: sums.extend(read()), daemon=True).start()
+    deadline = time.monotonic() + 3.0
+    while not sums and not timer.seconds and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return sums or timer.seconds > 0

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -49,11 +50,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from support.simulated_streams import DEVICE as STREAMS
-from support.simulated_streams import SimulatedEvent, SimulatedStream
+from support.simulated_streams import Fault, SimulatedEvent, SimulatedStream
 
 CPU = torch.device("cpu")
 MAY_CROSS = ("aten::copy_", "aten::_to_copy", "aten::_copy_from")
 RECORD = "HEADWAY_TEST_RECORD"
+FAULT = "HEADWAY_TEST_FAULT"
 SCALAR = "aten::_local_scalar_dense"
 
 
@@ -385,8 +387,11 @@ def counted_syncs() -> Iterator[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """The worker program with the device. Writes what it did to the file that HEADWAY_TEST_RECORD
-    names."""
+    """The worker program with the device, and with the fault in HEADWAY_TEST_FAULT. Writes what it
+    did to the file that HEADWAY_TEST_RECORD names."""
+    if FAULT in os.environ:
+        STREAMS.fault = Fault(**json.loads(os.environ[FAULT]))
+        signal.alarm(STREAMS.fault.seconds)  # a launcher would stop those that are left
     with install(), counted_syncs() as syncs:
         from headway.train.__main__ import main as work
 

@@ -14,8 +14,6 @@ late: in runs without a fault there is no such limit.
 
 from __future__ import annotations
 
-import json
-import os
 import queue
 import threading
 import time
@@ -28,7 +26,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PythonCallbackWork, Work
 
-FAULT = "HEADWAY_TEST_FAULT"
 BROKEN = "CUDA error: unspecified launch failure"
 TICK_SECONDS = 0.005
 
@@ -46,8 +43,10 @@ class Fault:
     kind: Literal["breaks", "hangs", "fails", "never"]
     rank: int
     launch: int
-    patience: float = 1.0
+    patience: float = 5.0
     """Seconds that a device may wait for a peer before it counts as standing still."""
+    seconds: int = 60
+    """Time after which all workers are ended."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,7 @@ class SimulatedStream:
 
     def catch_up(self) -> None:
         """Before an operator: what it may read has arrived, unless the device stands still."""
+        DEVICE.strike_operator(self)
         if self.pending:
             self.pending = [one for one in self.pending if not one.awaited()]
 
@@ -158,7 +158,7 @@ class Streams:
         """Collectives of tensors on the host."""
         self.num_host_groups = 0
         """Most process groups for tensors on the host, seen at a collective."""
-        self.fault = Fault(**json.loads(os.environ[FAULT])) if FAULT in os.environ else None
+        self.fault: Fault | None = None
         self._is_broken = False
         self._local = threading.local()
         self._groups: dict[int, _Group] = {}
@@ -213,7 +213,9 @@ class Streams:
         group = dist.ProcessGroup.unbox(args[at])
         launch = self.note(func, plain, group)
         self.launches.append(launch)
-        self._strike(stream)
+        fault = self.fault
+        if fault is not None and fault.kind == "fails" and self._is_struck(fault, 0):
+            raise dist.DistBackendError("NCCL error: unhandled system error, NCCL version 2.27.7")
         copies = _mapped_tensors(torch.Tensor.clone, list(plain))
         outputs = [] if launch.op in ("send", "barrier") else [*_tensors(plain[0])]
         results = [*_tensors(copies[0])]
@@ -226,7 +228,6 @@ class Streams:
         for output in outputs:
             output.fill_(torch.nan if output.is_floating_point() else 1)
         ours = self._groups[id(group._get_backend(device))]
-        fault = self.fault
         never = fault is not None and fault.kind == "never" and len(self.launches) >= fault.launch
         if stream.pending or never:  # the device stands still before it
             pending.stands_still = True
@@ -241,15 +242,19 @@ class Streams:
         work = PythonCallbackWork(wait).boxed()
         return (args[0], work) if len(func._schema.returns) == 2 else work
 
-    def _strike(self, stream: SimulatedStream) -> None:
-        fault, number = self.fault, len(self.launches)
-        if fault is None or (dist.get_rank(), number) != (fault.rank, fault.launch):
+    def strike_operator(self, stream: SimulatedStream) -> None:
+        fault = self.fault
+        if fault is None or fault.kind not in ("breaks", "hangs") or not self._is_struck(fault, 1):
             return
-        if fault.kind == "fails":
-            raise dist.DistBackendError("NCCL error: unhandled system error, NCCL version 2.27.7")
         self._is_broken = fault.kind == "breaks"
-        if fault.kind != "never":
+        if not stream.pending:
             stream.pending.append(standing_still())
+
+    def _is_struck(self, fault: Fault, to_come: int) -> bool:
+        """Whether the fault's collective is launched, or is the next one."""
+        if len(self.launches) + to_come != fault.launch:
+            return False
+        return dist.get_rank() == fault.rank
 
     def note(self, func: Any, args: Any, group: dist.ProcessGroup) -> Launch:
         """The log's line for a collective. Also counts the groups for the host."""

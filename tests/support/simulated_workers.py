@@ -12,13 +12,16 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 DEADLINE_SECONDS = 120.0
+if TYPE_CHECKING:
+    from support.simulated_streams import Fault, Launch
+
 PRELOADED = (
     "torch",
     "torch._dynamo",
@@ -45,6 +48,14 @@ class WorkerEnd:
     """What it did on the simulated device, as `support.simulated_device.main` writes it; empty if
     it did not come to its end, or was on the CPU."""
 
+    @property
+    def launches(self) -> list[Launch]:
+        """Its collectives."""
+        from support.simulated_streams import Launch
+
+        found = self.record["launches"]
+        return [Launch(one["op"], tuple(one["ranks"]), one["num_bytes"]) for one in found]
+
 
 class WorkerPrograms:
     """The forking process. `start` runs the workers of one start of a run to their end."""
@@ -64,7 +75,13 @@ class WorkerPrograms:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def start(self, resolved: Any, device: str, source: Path | None = None) -> list[WorkerEnd]:
+    def start(
+        self,
+        resolved: Any,
+        device: str,
+        source: Path | None = None,
+        fault: Fault | None = None,
+    ) -> list[WorkerEnd]:
         """How each worker ended. `source`: a copy of src to run instead of ours."""
         from headway.clock import SystemClock
         from headway.state.run_directory import RunDirectory
@@ -87,6 +104,7 @@ class WorkerPrograms:
                     "HEADWAY_LAUNCH": launch,
                     "HEADWAY_SPEC": str(directory.store.path("spec.json")),
                     "HEADWAY_GENERATION": str(generation),
+                    **({} if fault is None else {"HEADWAY_TEST_FAULT": json.dumps(asdict(fault))}),
                 }
                 for rank in range(resolved.num_workers)
             ]
