@@ -91,6 +91,10 @@ class WaitTimer(Unmonitored):
         self._marks.append(mark)
         return mark
 
+    @property
+    def newest(self) -> DeviceMark | None:
+        return self._marks[-1] if self._marks else None
+
     def device_wait_begins(self) -> None:
         self._next_look = time.monotonic() + LOOK_SECONDS
 
@@ -106,9 +110,11 @@ class WaitTimer(Unmonitored):
         if self._since is None and self._marks and self._marks[0].is_reached:
             self._since = now
 
-    def device_wait_ends(self) -> None:
-        self._marks.clear()
+    def device_wait_ends(self, past: DeviceMark | None) -> None:
+        """`past`: the collective that the device has completed, and all before it."""
         self._since = None
+        while self._marks and self._marks.popleft() is not past:
+            pass
 
     def wait_begins(self) -> None:
         self._since = time.monotonic()
@@ -181,16 +187,16 @@ class WorkerGroup:
         """COLLECTIVE. Starts to sum a small vector on the device over the group. Returns a function
         that waits for the sums: SYNC."""
         self.all_reduce(vector)
-        read = HostRead(vector)
+        timer = self._monitor if isinstance(self._monitor, WaitTimer) else WaitTimer()
+        mark, read = timer.newest, HostRead(vector)
 
         def sums() -> list[float]:
-            timer = self._monitor if isinstance(self._monitor, WaitTimer) else WaitTimer()
             timer.device_wait_begins()
             try:
                 with raising_peer_lost(timer):
                     return read.values(timer.look)
             finally:
-                timer.device_wait_ends()
+                timer.device_wait_ends(mark)
 
         return sums
 

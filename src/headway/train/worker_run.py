@@ -261,8 +261,8 @@ def _record_generation(run: WorkerRun, world: World, now: float, seconds: float)
 def _heal(run: WorkerRun, world: World, worlds: WorldSource) -> bool:
     """COLLECTIVE. Whether any member has the run's state. If so, all have that of most members
     now."""
-    if not run.training.resolved.is_live:
-        return False  # its workers start without a state, and all at the same time
+    if world.agrees_on_device:
+        return False  # all of its workers have started without a state
     training, lost = run.training, None
     held = held_state(training, world.domain, worlds.has_state)
     is_held = held != NO_STATE
