@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from headway.train.export import export
+from support.collectives_on_sim import enqueue_and_fail
 from support.healing_on_sim import heal_and_continue
 from support.host_copies_on_sim import copy_twice
 from support.offload_on_sim import BLOCKS, STEPS, train_both_ways
@@ -65,7 +66,7 @@ def test_distillation(causal: SmallRun, teacher: Path) -> None:
     ("optimizer", "sharded", "most"),
     [
         ("adamw", False, 1),
-        pytest.param("adamw", True, 2, marks=LONG),
+        pytest.param("adamw", True, 1, marks=LONG),
         pytest.param("lamb", False, 1, marks=LONG),
     ],
 )
@@ -94,6 +95,20 @@ def test_host_syncs_of_an_evaluation(causal: SmallRun) -> None:
         causal.train("sim", 1, *own, f"evaluation.sequences={sequences}", name=f"for-{sequences}")
         counts.append(Counter(causal.syncs))
     assert counts[0] == counts[1], "more micro-batches, more syncs"
+
+
+def test_collectives_are_enqueued_and_may_fail() -> None:
+    found = in_worker_process(enqueue_and_fail)
+    # Garbage until the stream that computes has waited, not only another one.
+    assert found["sound"] == [True, True, [2.0, 2.0, 2.0]]
+    assert found["fails"] == "DistBackendError"
+    assert found["hangs"] == "not reached"
+    assert found["breaks"] == "broken"
+    # A device that has come to a collective waits for others; one that has not is late itself.
+    assert found["waits: None"] == [1.0, 1.0]
+    assert found["waits: hangs"] is False
+    assert found["waits: never"] is True
+    assert found["log"] == [("allreduce", (0,), 12)]
 
 
 def test_copies_to_the_host_go_through_two_pinned_buffers() -> None:
@@ -146,5 +161,55 @@ def test_two_workers_replicated_then_sharded(causal: SmallRun) -> None:
     causal.write("gpt2")
     expected = causal.train("cpu", 12)
     causal.train("sim", 6, nodes=2)
-    trained = causal.train("sim", 12, "shard=node", "resources.accelerators=cpu:2")
+    _require_steps_on_the_device(causal, 6)
+    trained = causal.train("sim", 12, *SHARDED)
+    _require_steps_on_the_device(causal, 6)
     assert largest_difference(trained, expected) <= TOLERANCE
+
+
+STEP_BYTES = 8 * 8
+"""Of a step's last all-reduce: loss, squared norm, count and five flags in fp64."""
+
+
+def _require_steps_on_the_device(run: SmallRun, steps: int) -> None:
+    """Each step ends with one all-reduce of a small vector over all workers, and nothing of the run
+    is on the host."""
+    for end in run.ends:
+        assert (end.record["num_host_groups"], end.record["host_collectives"]) == (0, [])
+        small = [one for one in end.launches if one.op == "allreduce" and one.num_bytes <= 64]
+        assert {one.ranks for one in small} == {tuple(range(len(run.ends)))}
+        assert sum(one.num_bytes == STEP_BYTES for one in small) == steps
+
+
+@LONG
+@pytest.mark.parametrize(
+    ("how", "nodes", "gradients", "everyone"),
+    [((), 2, (0, 1), (0, 1)), (SHARDED, 1, None, (0, 1)), (SHARDED, 2, (0, 2), (0, 1, 2, 3))],
+    ids=["replicated", "one copy", "two copies"],
+)
+def test_what_a_step_launches(
+    causal: SmallRun,
+    how: tuple[str, ...],
+    nodes: int,
+    gradients: tuple[int, ...] | None,
+    everyone: tuple[int, ...],
+) -> None:
+    """Beside the collectives of FSDP2: one all-reduce of the gradients, which fit into a bucket,
+    one of the small vector, and one host sync. Counted in two runs that differ by two steps."""
+    causal.write("gpt2")
+    seldom = ["evaluation.every=100 steps", "watch.activations.every=100 steps"]
+    counts = []
+    for steps in (2, 4):
+        causal.train("sim", steps, *how, *seldom, nodes=nodes, name=f"for-{steps}")
+        launches = Counter(
+            (one.ranks, one.num_bytes == STEP_BYTES)
+            for one in causal.ends[0].launches
+            if one.op == "allreduce"
+        )
+        counts.append((launches, len(causal.syncs)))
+    (before, syncs_before), (after, syncs_after) = counts
+    expected = Counter({(everyone, True): 2})
+    if gradients is not None:
+        expected[gradients, False] = 2
+    assert after - before == expected
+    assert syncs_after - syncs_before == 2

@@ -40,7 +40,7 @@ MISTAKES = (
     ),
     DeviceMistake("objectives.py", "targets.flatten(), ignore", "targets.flatten().cpu(), ignore"),
     # Sums on the host and on the device are put together.
-    DeviceMistake("step.py", "own_count.view(1)]", "own_count.view(1).cpu()]"),
+    DeviceMistake("step.py", "own_count.double()", "own_count.double().cpu()"),
     DeviceMistake("gradient_norm.py", ".square().sum()", ".square().sum().cpu()"),
     # Memory for gradients, and an optimizer's moments, are made where torch makes tensors.
     DeviceMistake(

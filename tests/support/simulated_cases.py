@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headway.state.rewinds import apply_rewinds
 from headway.state.run_directory import RunDirectory
-from support.simulated_workers import WorkerPrograms
+from support.simulated_workers import WorkerEnd, WorkerPrograms
 from support.workers import resolved_run
+
+if TYPE_CHECKING:
+    from support.simulated_streams import Fault
 
 TOLERANCE = 1e-5
 RUN_FILE = """\
@@ -48,8 +52,13 @@ class SmallRun:
     programs: WorkerPrograms
     folder: Path
     sets: dict[str, Path]
-    syncs: list[str] = field(default_factory=list)
-    """Host syncs of the first worker in the newest start."""
+    ends: list[WorkerEnd] = field(default_factory=list)
+    """Of the newest start."""
+
+    @property
+    def syncs(self) -> list[str]:
+        """Host syncs of the first worker in the newest start."""
+        return self.ends[0].record.get("syncs", [])
 
     def write(
         self,
@@ -74,18 +83,22 @@ class SmallRun:
         source: Path | None = None,
         name: str | None = None,
         offload: bool = False,
+        fault: Fault | None = None,
     ) -> RunDirectory:
-        """The run, started or resumed, until `steps`. Fails with the first worker's log."""
+        """The run, started or resumed, until `steps`. Fails with the first worker's log, unless
+        there is a fault."""
         settings = [f"name={name or device}", f"train_for={steps} steps", *overrides]
         resolved = resolved_run(self.folder, self.sets, nodes, settings)
         if offload:  # which a run file may only ask for where there are GPUs
             memory = resolved.run.memory.model_copy(update={"offload": "activations"})
             run = resolved.run.model_copy(update={"memory": memory})
             resolved = resolved.model_copy(update={"run": run, "checkpoint_activations": True})
-        ends = self.programs.start(resolved, device, source)
+        ends = self.programs.start(resolved, device, source, fault)
         for rank, end in enumerate(ends):
-            assert end.code == 0, f"worker {rank} ended with {end.code}: {end.log}"
-        self.syncs[:] = ends[0].syncs
+            assert end.code == 0 or fault is not None, (
+                f"worker {rank} ended with {end.code}: {end.log}"
+            )
+        self.ends[:] = ends
         return RunDirectory.open(resolved.run_directory)
 
 

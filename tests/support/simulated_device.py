@@ -16,15 +16,17 @@ What fails as on CUDA:
   The device itself sees it, in the order of its one stream.
 - a name, number or function of a device that does not exist.
 
-Host syncs are counted (`counted_syncs`): scalars read, copies to the host, and copies from it that
-are not from pinned memory, or not `non_blocking`.
+Host syncs are counted (`counted_syncs`): scalars read, copies to the host, events waited for, and
+copies from the host that are not from pinned memory, or not `non_blocking`.
+
+Streams and collectives are in `simulated_streams`: a collective is enqueued, and may fail or hang.
 
 Where it is too weak:
 - autocast does nothing on it, so only fp32 is simulated.
-- collectives go to gloo on the inner tensors: NCCL's order, streams and hangs are not simulated,
-  and neither is a group without a backend for the host.
-- work is done at once: only copies to pinned memory are late. A pinned buffer that is overwritten
-  before its copy to the device is done goes unnoticed.
+- operators compute at once; late are collectives and copies to pinned memory. A tensor that is
+  overwritten before its collective has read it, or its copy to the device, goes unnoticed.
+- NCCL's kernels take no room on the device: two groups whose collectives wait for each other do
+  not deadlock.
 - torch.compile, and more memory than a device has.
 """
 
@@ -32,10 +34,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,31 +49,14 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from support.simulated_streams import DEVICE as STREAMS
+from support.simulated_streams import Fault, SimulatedEvent, SimulatedStream
+
 CPU = torch.device("cpu")
 MAY_CROSS = ("aten::copy_", "aten::_to_copy", "aten::_copy_from")
-SYNCS = "HEADWAY_TEST_SYNCS"
+RECORD = "HEADWAY_TEST_RECORD"
+FAULT = "HEADWAY_TEST_FAULT"
 SCALAR = "aten::_local_scalar_dense"
-
-
-class SimulatedStream:
-    """A stream, and an event on it. Work is done at once; what is late is copies to pinned memory,
-    for which the host has to wait."""
-
-    def __init__(self, priority: int = 0) -> None:
-        self.stream_id = self.device_index = self.device_type = 0
-
-    def wait_stream(self, other: SimulatedStream) -> None: ...
-
-    def wait_event(self, event: SimulatedStream) -> None: ...
-
-    def record_event(self) -> SimulatedStream:
-        return self
-
-    def synchronize(self) -> None:
-        SIM.synced("event")
-
-    def record(self, stream: SimulatedStream | None = None) -> SimulatedStream:
-        return self
 
 
 class SimulatedDevice:
@@ -78,22 +65,22 @@ class SimulatedDevice:
     _initialized = True
     """Else a block that is recomputed would draw other random numbers."""
 
-    Stream = Event = SimulatedStream
+    Stream, Event = SimulatedStream, SimulatedEvent
 
     def __init__(self) -> None:
-        self.default_stream = SimulatedStream()
         self.generator = torch.Generator().manual_seed(0x51)
         self.late: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Copies to pinned memory that have not arrived: target, content."""
         self.pinned: set[int] = set()
         """Addresses of pinned memory."""
         self.syncs: list[str] | None = None
+        STREAMS.note_sync = self.note_sync
 
     def current_stream(self, device: object = None) -> SimulatedStream:
-        return self.default_stream
+        return STREAMS.current
 
-    def stream(self, stream: SimulatedStream) -> AbstractContextManager[None]:
-        return nullcontext()
+    def stream(self, stream: SimulatedStream | None) -> AbstractContextManager[None]:
+        return STREAMS.on(stream)
 
     def is_available(self) -> bool:
         return True
@@ -149,6 +136,10 @@ class SimulatedDevice:
         self.synced("synchronize")
 
     def synced(self, what: str) -> None:
+        """The host waits for the device."""
+        STREAMS.host_waits(STREAMS.current.pending, what)
+
+    def note_sync(self, what: str) -> None:
         """The host has waited for the device."""
         if self.syncs is not None:
             ours = [f for f in traceback.extract_stack() if "/headway/train/" in f.filename]
@@ -228,6 +219,10 @@ def _holds_ours(values: Iterable[Any]) -> bool:
 
 def _compute(func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name
+    if func.namespace == "c10d":
+        plain = _mapped(lambda one: one.plain if isinstance(one, SimTensor) else one, args)
+        return STREAMS.launch(func, args, plain, DEVICE)
+    STREAMS.current.catch_up()
     if name in MAY_CROSS:
         return _copy(name, func, args, kwargs)
     if name == SCALAR:
@@ -252,8 +247,10 @@ def _compute(func: Any, args: Any, kwargs: Any) -> Any:
             *_mapped(inner, args), **{key: _mapped(inner, value) for key, value in kwargs.items()}
         )
 
+    is_for_host = kwargs.get("device") is not None and torch.device(kwargs["device"]) == CPU
+
     def wrapped(one: Any) -> Any:  # in-place operators return what they were given
-        if not isinstance(one, torch.Tensor):
+        if is_for_host or not isinstance(one, torch.Tensor):
             return one
         return wrappers[id(one)] if id(one) in wrappers else SimTensor(one)
 
@@ -325,6 +322,11 @@ class OnSim(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return func(*args, **kwargs)
         name = func._schema.name
+        if func.namespace == "c10d" and not _holds_ours(args):
+            group = next(one for one in args if isinstance(one, torch.ScriptObject))
+            STREAMS.host_collectives.append(
+                STREAMS.note(func, args, dist.ProcessGroup.unbox(group))
+            )
         if _holds_ours(args) or _holds_ours(kwargs.values()):
             return _compute(func, args, kwargs)
         if name == "aten::is_pinned":
@@ -352,11 +354,8 @@ def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Si
 
 
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    STREAMS.current.catch_up()
     return copied(source, target, non_blocking)
-
-
-def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
 _kernels: list[torch.library.Library] = []
@@ -372,9 +371,7 @@ def install() -> OnSim:
         kernels.impl("_copy_from", _copy_from, "PrivateUse1")
         kernels.impl("_copy_from", _copy_from, "CPU")
         _kernels.append(kernels)
-        # Collectives reach torch with the plain tensors, and so gloo's backend for the host; a
-        # group for the device must name one of its own all the same.
-        dist.Backend.register_backend("simccl", _gloo, devices=["sim"])
+        dist.Backend.register_backend("simccl", STREAMS.make_group, devices=["sim"])
     return OnSim()
 
 
@@ -390,12 +387,21 @@ def counted_syncs() -> Iterator[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """The worker program with the device. Writes its host syncs to the file that HEADWAY_TEST_SYNCS
-    names."""
+    """The worker program with the device, and with the fault in HEADWAY_TEST_FAULT. Writes what it
+    did to the file that HEADWAY_TEST_RECORD names."""
+    if FAULT in os.environ:
+        STREAMS.fault = Fault(**json.loads(os.environ[FAULT]))
+        signal.alarm(STREAMS.fault.seconds)  # a launcher would stop those that are left
     with install(), counted_syncs() as syncs:
         from headway.train.__main__ import main as work
 
         code = work(arguments)
-    if SYNCS in os.environ:
-        Path(os.environ[SYNCS]).write_text(json.dumps(syncs))
+    if RECORD in os.environ:
+        record = {
+            "syncs": syncs,
+            "launches": [asdict(one) for one in STREAMS.launches],
+            "host_collectives": [asdict(one) for one in STREAMS.host_collectives],
+            "num_host_groups": STREAMS.num_host_groups,
+        }
+        Path(os.environ[RECORD]).write_text(json.dumps(record))
     return code

@@ -12,13 +12,16 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 DEADLINE_SECONDS = 120.0
+if TYPE_CHECKING:
+    from support.simulated_streams import Fault, Launch
+
 PRELOADED = (
     "torch",
     "torch._dynamo",
@@ -41,8 +44,17 @@ PRELOADED = (
 class WorkerEnd:
     code: int
     log: str
-    syncs: list[str]
-    """What the host waited for on the simulated device, and where."""
+    record: dict[str, Any]
+    """What it did on the simulated device, as `support.simulated_device.main` writes it; empty if
+    it did not come to its end, or was on the CPU."""
+
+    @property
+    def launches(self) -> list[Launch]:
+        """Its collectives."""
+        from support.simulated_streams import Launch
+
+        found = self.record["launches"]
+        return [Launch(one["op"], tuple(one["ranks"]), one["num_bytes"]) for one in found]
 
 
 class WorkerPrograms:
@@ -63,7 +75,13 @@ class WorkerPrograms:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def start(self, resolved: Any, device: str, source: Path | None = None) -> list[WorkerEnd]:
+    def start(
+        self,
+        resolved: Any,
+        device: str,
+        source: Path | None = None,
+        fault: Fault | None = None,
+    ) -> list[WorkerEnd]:
         """How each worker ended. `source`: a copy of src to run instead of ours."""
         from headway.clock import SystemClock
         from headway.state.run_directory import RunDirectory
@@ -81,11 +99,12 @@ class WorkerPrograms:
                 {
                     "HEADWAY_RANK": str(rank),
                     "HEADWAY_DEVICE": "0" if device == "sim" else str(rank),
-                    "HEADWAY_TEST_SYNCS": f"{scratch}/{rank}.syncs",
+                    "HEADWAY_TEST_RECORD": f"{scratch}/{rank}.record",
                     "HEADWAY_STORE": f"{scratch}/store",
                     "HEADWAY_LAUNCH": launch,
                     "HEADWAY_SPEC": str(directory.store.path("spec.json")),
                     "HEADWAY_GENERATION": str(generation),
+                    **({} if fault is None else {"HEADWAY_TEST_FAULT": json.dumps(asdict(fault))}),
                 }
                 for rank in range(resolved.num_workers)
             ]
@@ -99,7 +118,7 @@ class WorkerPrograms:
             }
             codes = self._ask(request)
             return [
-                WorkerEnd(code, Path(log).read_text(), _syncs(Path(log).with_suffix(".syncs")))
+                WorkerEnd(code, Path(log).read_text(), _record(Path(log).with_suffix(".record")))
                 for code, log in zip(codes, logs, strict=True)
             ]
 
@@ -114,8 +133,8 @@ class WorkerPrograms:
         return codes
 
 
-def _syncs(file: Path) -> list[str]:
-    return json.loads(file.read_text()) if file.exists() else []
+def _record(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _serve() -> None:

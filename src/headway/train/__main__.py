@@ -91,8 +91,8 @@ def main(arguments: list[str]) -> int:
 
         def on_hang(times: int) -> None:
             assert start is not None
-            if times == 1 and run is not None:
-                note_stuck(run, *divmod(start.rank, resolved.ranks_per_node), session)
+            if times <= 1 and run is not None:
+                note_stuck(run, start.rank, _waits(resolved, session, worlds))
             worlds.report_hang(times)
 
         run = open_run(
@@ -174,17 +174,30 @@ def exit_code_of(code: Exit, worlds: WorldSource) -> Exit:
     return worlds.exit_code
 
 
-def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | None) -> None:
+def _waits(resolved: Resolved, session: Session | None, worlds: WorldSource) -> bool | None:
+    """Whether this worker waits for others in a collective: one that does not blocks them."""
+    from headway.train.live import SLOW_COLLECTIVE_SECONDS
+    from headway.train.restart import RestartWorlds
+    from headway.train.world import OneWorld
+
+    if resolved.copy_nodes is not None and resolved.device != "cpu":
+        return None  # its device may wait in a collective of FSDP2's
+    if isinstance(worlds, OneWorld | RestartWorlds):
+        return worlds.timer.seconds >= SLOW_COLLECTIVE_SECONDS
+    return None if session is None else session.view.status.waits > 0
+
+
+def note_stuck(run: WorkerRun, rank: int, waits: bool | None) -> None:
     """Records a hang, once for each time that no step is committed for long. In the watchdog's
     thread."""
+    node, local_rank = divmod(rank, run.training.resolved.ranks_per_node)
     run.journal.note(
         "stuck",
         step=run.training.step,
         seconds=round(run.watchdog.waited_seconds),
         node=node,
         local_rank=local_rank,
-        # A worker that does not wait is the one that blocks the others. Unknown without a session.
-        waits=None if session is None else session.view.status.waits > 0,
+        waits=waits,
     )
 
 
@@ -197,6 +210,7 @@ def _placement(
 ) -> tuple[RankPlacement, WorldSource]:
     """This worker's device and position, and the source of its worlds. COLLECTIVE, unless it is
     alone. `is_ours`: Headway's own launcher has started it."""
+    from headway.train.collectives import WaitTimer
     from headway.train.device import device_of
     from headway.train.leaving_groups import why_groups_cannot_be_left
     from headway.train.live import LiveWorlds
@@ -223,6 +237,7 @@ def _placement(
         return placement, LiveWorlds(session, placement, stop, restarts_because)
     assert start.store is not None
     assert start.generation is not None
+    timer = WaitTimer()
     world = form_world(
         rank=start.rank,
         nodes=resolved.nodes,
@@ -231,8 +246,11 @@ def _placement(
         copy_nodes=resolved.copy_nodes,
         store=start.store,
         generation=start.generation,
+        monitor=timer,
     )
-    return world.placement, OneWorld(world) if is_ours else WorldOfLauncher(world, stop)
+    return world.placement, OneWorld(world, timer) if is_ours else WorldOfLauncher(
+        world, timer, stop
+    )
 
 
 def _form_over_session(resolved: Resolved, device: torch.device, restart: RestartWorlds) -> World:

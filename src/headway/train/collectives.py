@@ -4,6 +4,7 @@ peer raises PeerLost, wherever torch notices it."""
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,15 +15,19 @@ import torch.distributed as dist
 
 from headway.errors import PeerLost, RunFailed
 from headway.train.broken_device import broken_device
+from headway.train.device import HOST, HostRead, is_accelerator, recorded_event
 from headway.train.lost_peer_signs import (
     LOST_PEER_SIGNS,
     is_loss_while_forming,
     why_not_formed,
 )
 
+HOST_DEVICE = torch.device(HOST)
 POLL_TIMEOUT = timedelta(seconds=0.5)
 """Time between two checks whether the group is over. Work in a group whose connections were shut
 fails within milliseconds."""
+LOOK_SECONDS = 0.5
+"""Between two looks at where a device stands that the host waits for."""
 _abandoned: list[tuple[Any, ...]] = []
 """Work that nobody waits for any longer, with its group and tensors. gloo sometimes misses that the
 connections were shut, and such work ends only with its timeout, after minutes; freeing the group
@@ -48,11 +53,66 @@ class Unmonitored:
         pass
 
 
+class DeviceMark:
+    """Where one collective stands in the device's order of work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = recorded_event(device)
+        self._after: Any = None
+
+    def stream_waits(self) -> None:
+        """The stream that computes waits for the collective from here on."""
+        self._after = recorded_event(self._device)
+
+    @property
+    def is_reached(self) -> bool:
+        return bool(self._before.query())
+
+    @property
+    def is_past(self) -> bool:
+        return self._after is not None and bool(self._after.query())
+
+
 class WaitTimer(Unmonitored):
-    """Knows for how long this worker has been waiting in a collective."""
+    """Knows for how long this worker has been waiting in a collective. On an accelerator the host
+    does not wait there: its device does, once it has come to a collective and does not get past it.
+    Then others have not come; a device that has not come there itself is the one that is late."""
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._marks: deque[DeviceMark] = deque()
+        self._next_look = 0.0
+
+    def launches(self, device: torch.device) -> DeviceMark:
+        mark = DeviceMark(device)
+        self._marks.append(mark)
+        return mark
+
+    @property
+    def newest(self) -> DeviceMark | None:
+        return self._marks[-1] if self._marks else None
+
+    def device_wait_begins(self) -> None:
+        self._next_look = time.monotonic() + LOOK_SECONDS
+
+    def look(self) -> None:
+        """While the host waits for the device."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        while self._marks and self._marks[0].is_past:
+            self._marks.popleft()
+            self._since = None
+        if self._since is None and self._marks and self._marks[0].is_reached:
+            self._since = now
+
+    def device_wait_ends(self, past: DeviceMark | None) -> None:
+        """`past`: the collective that the device has completed, and all before it."""
+        self._since = None
+        while self._marks and self._marks.popleft() is not past:
+            pass
 
     def wait_begins(self) -> None:
         self._since = time.monotonic()
@@ -85,8 +145,14 @@ class PendingCollective:
 class WorkerGroup:
     """The workers of one process group, and their collectives."""
 
-    def __init__(self, group: dist.ProcessGroup, monitor: GroupMonitor | None = None) -> None:
-        self._group = group
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        monitor: GroupMonitor | None = None,
+        device: torch.device = HOST_DEVICE,
+    ) -> None:
+        """`device`: the only one whose tensors the group takes."""
+        self._group, self._device = group, device
         self._monitor = monitor or Unmonitored()
         self.rank, self.size = group.rank(), group.size()
 
@@ -98,15 +164,39 @@ class WorkerGroup:
     def start_all_reduce(self, tensor: torch.Tensor) -> PendingCollective:
         """COLLECTIVE. Starts to replace the tensor by its sum over the group."""
         _free_abandoned()
+        mark = None
+        if isinstance(self._monitor, WaitTimer) and is_accelerator(tensor.device):
+            mark = self._monitor.launches(tensor.device)
         with raising_peer_lost(self._monitor):
             work = self._group.allreduce([tensor])
-        return PendingCollective(
-            lambda: self._wait(work, tensor), lambda: _abandon(self._group, work, tensor)
-        )
+
+        def wait() -> None:
+            self._wait(work, tensor)
+            if mark is not None:
+                mark.stream_waits()
+
+        return PendingCollective(wait, lambda: _abandon(self._group, work, tensor))
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """COLLECTIVE. The tensor becomes its sum over the group."""
         self.start_all_reduce(tensor).wait()
+
+    def start_sums(self, vector: torch.Tensor) -> Callable[[], list[float]]:
+        """COLLECTIVE. Starts to sum a small vector on the device over the group. Returns a function
+        that waits for the sums: SYNC."""
+        self.all_reduce(vector)
+        timer = self._monitor if isinstance(self._monitor, WaitTimer) else WaitTimer()
+        mark, read = timer.newest, HostRead(vector)
+
+        def sums() -> list[float]:
+            timer.device_wait_begins()
+            try:
+                with raising_peer_lost(timer):
+                    return read.values(timer.look)
+            finally:
+                timer.device_wait_ends(mark)
+
+        return sums
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """COLLECTIVE. The tensors of all workers, by rank."""
@@ -124,14 +214,21 @@ class WorkerGroup:
         sent_sizes: list[int],
     ) -> PendingCollective:
         """COLLECTIVE. Starts to send a part of `sent` to each worker, and to receive one from each:
-        so many elements, by rank, 0 for many of them."""
+        so many elements, by rank, 0 for many of them. Both are on the host, and go by way of the
+        group's device."""
         _free_abandoned()
+        into, source = received, sent
+        if is_accelerator(self._device):
+            into, source = torch.empty_like(received, device=self._device), sent.to(self._device)
         with raising_peer_lost(self._monitor):
-            work = self._group.alltoall_base(received, sent, received_sizes, sent_sizes)
-        return PendingCollective(
-            lambda: self._wait(work, received, sent),
-            lambda: _abandon(self._group, work, received, sent),
-        )
+            work = self._group.alltoall_base(into, source, received_sizes, sent_sizes)
+
+        def wait() -> None:
+            self._wait(work, into, source)
+            if into is not received:
+                received.copy_(into)  # SYNC
+
+        return PendingCollective(wait, lambda: _abandon(self._group, work, into, source))
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """COLLECTIVE. The tensor becomes that of rank `source`."""

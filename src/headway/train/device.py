@@ -3,6 +3,8 @@ torch offers for a type of device is in a module of that name (`torch.cuda`)."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +16,9 @@ from headway.plan.accelerators import require_device
 from headway.spec.resolve import Resolved
 
 HOST = "cpu"
+POLL_SECONDS = 1e-4
+"""Between two looks whether the device has come so far: long against a look, which takes some
+microseconds, short against a step."""
 
 
 def device_of(resolved: Resolved, number: int) -> torch.device:
@@ -55,10 +60,11 @@ def has_bf16_units(device: torch.device) -> bool:
 
 
 def backends_of(device: torch.device) -> str:
-    """Of process groups. Tensors on the host have gloo in any case: agreements are made there."""
+    """The backend of process groups, for tensors on the device. Beside an accelerator's there is
+    none for tensors on the host: agreements are made on the device."""
     if not is_accelerator(device):
         return "gloo"
-    return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+    return f"{device.type}:{dist.get_default_backend_for_device(device)}"
 
 
 def connected_device(device: torch.device) -> torch.device | None:
@@ -87,9 +93,28 @@ def copied_to(device: torch.device, array: np.ndarray) -> torch.Tensor:
 
 def recorded_event(device: torch.device) -> Any:
     """An event after all work given to the device so far; `synchronize` waits for it."""
-    event = _module(device).Event()
-    event.record()
+    module = _module(device)
+    event = module.Event()
+    event.record(module.current_stream(device))  # in a new thread, another device is the current
     return event
+
+
+class HostRead:
+    """A small tensor of the device on its way to the host."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._on_host.copy_(tensor, non_blocking=True)
+        self._event = recorded_event(tensor.device)
+
+    def values(self, meanwhile: Callable[[], None] = lambda: None) -> list[float]:
+        """SYNC. Polled, calling `meanwhile` again and again: a device that stands still holds up
+        nothing but this thread."""
+        while not self._event.query():
+            meanwhile()
+            time.sleep(POLL_SECONDS)
+        found: list[float] = self._on_host.tolist()
+        return found
 
 
 def synchronize(device: torch.device) -> None:

@@ -3,6 +3,7 @@ time."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -66,8 +67,11 @@ def evaluate(
     model.eval()
     pairs: torch.Tensor | None = None
     names: list[str] = []
+    asked = deque[Callable[[], bool]]()
     for turn in range(world.max_passes(num_in_all)):
-        if world.any(stop.asked):  # COLLECTIVE, so every worker calls it equally often
+        asked.append(world.start_any(stop.asked))  # COLLECTIVE, so all call it equally often
+        # On an accelerator, the answer of the pass before: so there is always work for it.
+        if len(asked) > world.agrees_on_device and asked.popleft()():  # SYNC
             return None
         on_progress()
         if turn >= share.num_passes:
@@ -83,8 +87,8 @@ def evaluate(
         numbers = torch.stack([x.to(torch.float64) for pair in found for x in pair])
         pairs = numbers if pairs is None else pairs + numbers
     assert pairs is not None, "a share has at least one micro-batch"
-    world.all_reduce(pairs)  # COLLECTIVE
-    (total, count), *others = pairs.view(-1, 2).tolist()  # SYNC
+    sums = world.sums(pairs)  # COLLECTIVE, SYNC
+    (total, count), *others = zip(sums[::2], sums[1::2], strict=True)
     mean = total / max(1.0, count)
     return EvaluationResult(
         loss=mean,

@@ -88,7 +88,7 @@ class GradientReducer:
         """The next backward pass completes them."""
         self._is_last_micro_batch = True
 
-    def finish(self, sums: torch.Tensor) -> PeerLost | None:
+    def finish(self, sums: torch.Tensor | None) -> PeerLost | None:
         """COLLECTIVE. Afterwards every replica has the sums of the gradients and of `sums` over the
         whole global batch. A lost peer is returned, not raised: other ranks may have to be told
         first."""
@@ -99,7 +99,7 @@ class GradientReducer:
             return None if self._replicas is None else self._all_reduce_shards(self._replicas, sums)
         for bucket in self._buckets:
             self._start_bucket(bucket)
-        last = self._start(sums)  # in flight with the last bucket
+        last = None if sums is None else self._start(sums)  # in flight with the last bucket
         for bucket in self._buckets:
             pending, bucket.pending = bucket.pending, None
             bucket.is_in_doubt = pending is not None and not self._wait(pending)
@@ -160,11 +160,13 @@ class GradientReducer:
             self._lost = lost
             return None
 
-    def _all_reduce_shards(self, replicas: WorkerGroup, sums: torch.Tensor) -> PeerLost | None:
+    def _all_reduce_shards(
+        self, replicas: WorkerGroup, sums: torch.Tensor | None
+    ) -> PeerLost | None:
         """After the last backward pass: the gradients that FSDP2 accumulates are complete only
         then."""
         gradients = [local_part(p.grad) for p in self._parameters if p.grad is not None]
-        pending_sums = self._start(sums)
+        pending_sums = None if sums is None else self._start(sums)
         try:
             size = bucket_bytes(replicas.size, _num_bytes(gradients))
             for bucket in _buckets(gradients, size):

@@ -15,9 +15,18 @@ RECENT_STEPS = 32
 """Steps whose median is the usual time of a step."""
 
 
+LATE_SECONDS = 20.0
+LATE_STEPS = 3
+"""On an accelerator a step is reported before it hangs: when it takes so long, and so many times as
+long as usual. A device may stand still without an error, and all others wait for it."""
+
+
 class HangRule:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, reports_late: bool = False) -> None:
         self._clock = clock
+        self._reports_late = reports_late
+        self._may_be_late = False
+        """Nothing but a step has begun since the last one, and it was not reported."""
         self._first: float | None = None
         """Seconds of the first step, which includes compilation."""
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -30,6 +39,7 @@ class HangRule:
         """Progress other than a step: a world begins, a part of an evaluation is done. What comes
         next may include compilation, here or on a new worker."""
         self._fed_at, self._barks = self._clock.monotonic(), 0
+        self._may_be_late = False
         self.patience = max(self._for_a_step(), self._for_a_compile())
 
     def committed(self) -> None:
@@ -43,11 +53,16 @@ class HangRule:
         else:
             self._recent.append(seconds)
             self.patience = self._for_a_step()
+            self._may_be_late = self._reports_late
 
     @property
     def step_seconds(self) -> float:
         """Median of recent steps, or the first one; 0: none was committed yet."""
         return statistics.median(self._recent) if self._recent else self._first or 0.0
+
+    @property
+    def _late_seconds(self) -> float:
+        return max(LATE_SECONDS, LATE_STEPS * self.step_seconds)
 
     def _for_a_step(self) -> float:
         return max(LEAST_SECONDS, MOST_STEPS * (self.step_seconds if self._recent else 0.0))
@@ -66,8 +81,11 @@ class HangRule:
         return self._clock.monotonic() - self._fed_at
 
     def new_hang(self) -> int | None:
-        """Number of hangs in a row, if there is a new one: after each time that a step may
-        take."""
+        """Number of hangs in a row, if there is a new one: after each time that a step may take.
+        0, once: the step is late."""
+        if self._may_be_late and self.waited_seconds > self._late_seconds:
+            self._may_be_late = False
+            return 0
         patience = self.patience  # before the time: a step that is committed in between lowers it
         if self.waited_seconds <= patience * (self._barks + 1):
             return None

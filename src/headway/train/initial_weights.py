@@ -227,7 +227,7 @@ def _distribute(
         return
     if whole is None:
         if held.local.numel():
-            received = torch.empty_like(held.local, device="cpu")
+            received = torch.empty_like(held.local, memory_format=torch.contiguous_format)
             group.receive(received, source)
             held.local.copy_(received)
         return
@@ -236,7 +236,7 @@ def _distribute(
         if rank == source:
             held.local.copy_(rows)
         else:
-            group.send(rows, rank)
+            group.send(rows.to(held.local.device), rank)
 
 
 def _places(model: Any) -> dict[str, tuple[nn.Module, str, torch.Tensor]]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import nn
 
 from headway.spec.resolve import Resolved
-from headway.train.device import seed_generators
+from headway.train.device import copied_to, seed_generators
 from headway.train.feed import Feed
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.gradient_norm import squared_norm
@@ -95,23 +96,17 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     run, step = training.resolved.run, training.step
     with training.copies.in_use():
         sums, own_count, names = run_micro_batches(training, world)
-    lost = training.gradient_reducer.finish(sums)  # COLLECTIVE
-    gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
-    totals = torch.cat([sums, squared_norm(gradients).view(1)])
-    if world.domain is not None:
-        world.domain.all_reduce(totals)  # COLLECTIVE
-    # SYNC: the one moment of a step at which the host waits for the device.
-    *totals_here, squared, count_here = torch.cat([totals, own_count.view(1)]).tolist()
-    # COLLECTIVE, and the last one: a worker that has its result commits.
-    count, *raised = world.control_all_reduce([int(count_here), *_raised(flags)], lost)
-    loss, *extras = (value / max(1, count) for value in totals_here)
+    sum_all = _sums_on_device if world.agrees_on_device else _sums_on_host
+    totals = sum_all(training, world, sums, own_count, _raised(flags))  # COLLECTIVE, SYNC
+    count = totals.count
+    loss, *extras = (value / max(1, count) for value in totals.sums)
     divisor = count * training.scale.factor(_micro_batch_tokens(training))
-    grad_norm = math.sqrt(squared) / divisor if count else 0.0
+    grad_norm = math.sqrt(totals.squared_norm) / divisor if count else 0.0
 
     reason = training.guard.verdict(loss, grad_norm) if count else "it has no targets"
     lr = run.optimizer.lr * lr_ratio(run.schedule, step, training.total_steps)
     if reason is None:
-        _apply(training, gradients, grad_norm, divisor, lr)
+        _apply(training, grad_norm, divisor, lr)
     training.scale.update(finite=math.isfinite(grad_norm))
     training.guard.record(loss, reason)
     training.step, training.committed_in = step + 1, world.generation
@@ -123,8 +118,58 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
         lr=lr,
         extras=dict(zip(names, extras, strict=True)),
         skipped=reason,
-        agreed=_agreed(raised, world.num_workers),
+        agreed=_agreed(totals.raised, world.num_workers),
     )
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all workers, of one step."""
+
+    sums: list[float]
+    """Loss and extras."""
+    squared_norm: float
+    count: int
+    raised: list[int]
+
+
+def _sums_on_host(
+    training: Training, world: World, sums: torch.Tensor, own_count: torch.Tensor, raised: list[int]
+) -> Totals:
+    """COLLECTIVE. Raises PeerLost unless the sums of every worker are whole."""
+    lost = training.gradient_reducer.finish(sums)  # COLLECTIVE
+    totals = torch.cat([sums, squared_norm(_gradients(training)).view(1)])
+    if world.domain is not None:
+        world.domain.all_reduce(totals)  # COLLECTIVE
+    *totals_here, squared, count_here = torch.cat([totals, own_count.view(1)]).tolist()
+    # COLLECTIVE, and the last one: a worker that has its result commits.
+    count, *all_raised = world.control_all_reduce([int(count_here), *raised], lost)
+    return Totals(totals_here, squared, count, all_raised)
+
+
+def _sums_on_device(
+    training: Training, world: World, sums: torch.Tensor, own_count: torch.Tensor, raised: list[int]
+) -> Totals:
+    """COLLECTIVE. The same on an accelerator, by one all-reduce after that of the gradients, of a
+    vector in fp64, which holds the integers exactly. A worker that has lost a peer does not take
+    part, so nobody gets a result. All get the same bits, of the norm as well: it is that of the
+    first copy's gradients."""
+    lost = training.gradient_reducer.finish(None)  # COLLECTIVE
+    if lost is not None:
+        raise lost
+    is_first_copy = world.rank < world.shard_size
+    squared = squared_norm(_gradients(training)) if is_first_copy else torch.zeros_like(sums[0])
+    integers = copied_to(world.device, np.array(raised, dtype=np.float64))
+    vector = torch.cat([sums, squared.view(1), own_count.double().view(1), integers])
+    # COLLECTIVE, the last one. SYNC: the one moment at which the host waits for the device.
+    found = world.sums(vector)
+    squared_at = len(sums)
+    count, *all_raised = map(int, found[squared_at + 1 :])
+    return Totals(found[:squared_at], found[squared_at], count, all_raised)
+
+
+def _gradients(training: Training) -> list[torch.Tensor]:
+    return [p.grad for p in training.model.parameters() if p.grad is not None]
 
 
 def run_micro_batches(
@@ -176,12 +221,10 @@ def _micro_batch_tokens(training: Training) -> int:
 
 
 @torch.no_grad()
-def _apply(
-    training: Training, gradients: list[torch.Tensor], grad_norm: float, divisor: float, lr: float
-) -> None:
+def _apply(training: Training, grad_norm: float, divisor: float, lr: float) -> None:
     """Divides and clips the gradients in one pass, then updates the weights."""
     limit = training.resolved.run.optimizer.max_grad_norm
     clip = 1.0 if limit == "off" else min(1.0, limit / (grad_norm + 1e-6))
-    torch._foreach_mul_(gradients, clip / divisor)
+    torch._foreach_mul_(_gradients(training), clip / divisor)
     set_lr(training.optimizer, lr)
     training.optimizer.step()

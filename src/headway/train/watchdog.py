@@ -16,9 +16,12 @@ LOOK_SECONDS = 1.0
 
 
 class Watchdog(HangRule):
-    def __init__(self, clock: Clock, on_hang: Callable[[int], None]) -> None:
-        """`on_hang` is called with the number of hangs in a row, in the watchdog's thread."""
-        super().__init__(clock)
+    def __init__(
+        self, clock: Clock, on_hang: Callable[[int], None], *, reports_late: bool = False
+    ) -> None:
+        """`on_hang` is called with the number of hangs in a row, in the watchdog's thread; with 0
+        for a step that is late, if these are to be reported."""
+        super().__init__(clock, reports_late=reports_late)
         self._on_hang = on_hang
         self._on_duty = False
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()

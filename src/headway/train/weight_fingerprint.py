@@ -65,10 +65,10 @@ def diverged_ranks(training: Training, replicas: WorkerGroup, kind: int) -> list
     """COLLECTIVE. Ranks whose weights differ from those of most others of their `kind`: processors
     of another model, or another build of torch, may give other last bits with nothing wrong. Raises
     Diverged if this is one of them, RunFailed if there is no majority."""
-    own = torch.tensor([fingerprint(training), kind], dtype=torch.int64)
-    found = [
-        (int(value), int(of)) for value, of in (part.tolist() for part in replicas.all_gather(own))
-    ]
+    device = next(training.model.parameters()).device
+    own = torch.tensor([fingerprint(training), kind], dtype=torch.int64, device=device)
+    gathered = torch.stack(replicas.all_gather(own)).tolist()  # SYNC
+    found = [(int(value), int(of)) for value, of in gathered]
     usual, is_open = _usual(found)
     odd = [rank for rank, (value, of) in enumerate(found) if value != usual[of]]
     if not odd:

@@ -19,7 +19,7 @@ from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.train.activations import ActivationWatch
 from headway.train.build import build, fill_weights
 from headway.train.compile_counts import CompileCounts
-from headway.train.device import peak_memory
+from headway.train.device import is_accelerator, peak_memory
 from headway.train.evaluate import Evaluator
 from headway.train.export import describe_model
 from headway.train.heal import choose_state, hand_over_state, held_state
@@ -155,7 +155,7 @@ def open_run(
         steps_file=StepsFile(steps_file),
         activations=ActivationWatch(training, built),
         clock=clock,
-        watchdog=Watchdog(clock, on_hang),
+        watchdog=Watchdog(clock, on_hang, reports_late=is_accelerator(placement.device)),
         compile_counts=CompileCounts(resolved, worker_number, journal, clock),
         start_seconds=_start_seconds(import_seconds, clock.monotonic() - began, training),
     )
@@ -263,6 +263,8 @@ def _record_generation(run: WorkerRun, world: World, now: float, seconds: float)
 def _heal(run: WorkerRun, world: World, worlds: WorldSource) -> bool:
     """COLLECTIVE. Whether any member has the run's state. If so, all have that of most members
     now."""
+    if world.agrees_on_device:
+        return False  # all of its workers have started without a state
     training, lost = run.training, None
     held = held_state(training, world.domain, worlds.has_state)
     is_held = held != NO_STATE

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
@@ -21,8 +22,14 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headway.errors import Exit, PeerLost
 from headway.plan.batch_division import MicroBatchShare, share_of
-from headway.train.collectives import GroupMonitor, WorkerGroup, forming_group
-from headway.train.device import backends_of, connected_device
+from headway.train.collectives import GroupMonitor, WaitTimer, WorkerGroup, forming_group
+from headway.train.device import (
+    HostRead,
+    backends_of,
+    connected_device,
+    copied_to,
+    is_accelerator,
+)
 from headway.train.domain_group import DomainGroup
 from headway.train.stop_request import StopRequest
 
@@ -65,6 +72,8 @@ class World:
     """Workers that hold the same part of the model: gradients are all-reduced over them."""
     domain: DomainGroup | None = field(default=None, repr=False)
     """The ranks that the model is sharded over, this one included."""
+    everyone: WorkerGroup | None = field(default=None, repr=False)
+    """All workers, if they are several and the world never changes."""
 
     @property
     def device(self) -> torch.device:
@@ -84,6 +93,12 @@ class World:
     def shard_size(self) -> int:
         return 1 if self.placement.shard_mesh is None else self.placement.domain_size
 
+    @property
+    def agrees_on_device(self) -> bool:
+        """Whether agreements are made on the device, between all workers. On accelerators the first
+        loss ends the world, so nobody has to tell the others of one."""
+        return is_accelerator(self.device)
+
     def share(self, num_micro_batches: int) -> MicroBatchShare:
         """This worker's share of a step or of an evaluation."""
         return share_of(num_micro_batches, self.num_workers, self.shard_size, self.rank)
@@ -98,34 +113,50 @@ class World:
         if self.domain is None and self.replicas is not None and self.replicas.is_over:
             raise PeerLost("the generation is over")
 
-    def all_reduce(self, *tensors: torch.Tensor) -> None:
-        """COLLECTIVE. Each tensor becomes its sum over all workers. If one rank loses a peer, all
+    def sums(self, vector: torch.Tensor) -> list[float]:
+        """COLLECTIVE, SYNC. Sums of a small vector over all workers. If one rank loses a peer, all
         ranks of its domain raise PeerLost."""
+        if self.agrees_on_device:
+            return self.start_sums(vector)()
         lost = None
         if self.replicas is not None:
             try:
-                for tensor in tensors:
-                    self.replicas.all_reduce(tensor)
+                self.replicas.all_reduce(vector)
             except PeerLost as error:
                 lost = error
         self.raise_if_any_lost(lost)
         if self.domain is not None:
-            for tensor in tensors:
-                self.domain.all_reduce(tensor)
+            self.domain.all_reduce(vector)
+        found: list[float] = vector.tolist()
+        return found
 
     def raise_if_any_lost(self, lost: PeerLost | None) -> None:
         """COLLECTIVE in the domain. Raises PeerLost if any of its ranks has lost a peer: they hold
         one copy of the model together, so all continue or none."""
+        if self.agrees_on_device:
+            if lost is not None:
+                raise lost
+            return
         self._control_in_domain([], lost)
 
+    def start_sums(self, vector: torch.Tensor) -> Callable[[], list[float]]:
+        """COLLECTIVE. On accelerators: starts to sum a small vector on the device over all workers,
+        to the same bits on all of them. Returns a function that waits for the sums: SYNC."""
+        return (
+            HostRead(vector).values if self.everyone is None else self.everyone.start_sums(vector)
+        )
+
     def control_all_reduce(self, values: list[int], lost: PeerLost | None = None) -> list[int]:
-        """COLLECTIVE. Sums of the values over all workers, on the host, so that no device is waited
-        for. `lost`: an earlier collective failed here. Then no worker gets a result: a step is
-        committed only if the sums of every worker are complete.
+        """COLLECTIVE. Sums of the values over all workers. `lost`: an earlier collective failed
+        here. Then no worker gets a result: a step is committed only if the sums of every worker are
+        complete.
 
         Over replicas first, which a worker with incomplete sums does not join; then inside the
         domain, on a group that a new generation does not shut: all its ranks get the result or
         none."""
+        if self.agrees_on_device:
+            self.raise_if_any_lost(lost)
+            return values if self.everyone is None else self._start_control(values)()
         if self.replicas is not None and lost is None:
             vector = torch.tensor(values, dtype=torch.int64)
             try:
@@ -134,6 +165,11 @@ class World:
             except PeerLost as error:
                 lost = error
         return self._control_in_domain(values, lost)
+
+    def _start_control(self, values: list[int]) -> Callable[[], list[int]]:
+        vector = copied_to(self.device, np.array(values, dtype=np.float64))  # integers are exact
+        sums = self.start_sums(vector)
+        return lambda: [int(one) for one in sums()]
 
     def _control_in_domain(self, values: list[int], lost: PeerLost | None) -> list[int]:
         if self.domain is not None:
@@ -148,6 +184,15 @@ class World:
     def any(self, flag: bool) -> bool:
         """COLLECTIVE. Whether the flag is set on any worker."""
         return self.control_all_reduce([int(flag)]) != [0]
+
+    def start_any(self, flag: bool) -> Callable[[], bool]:
+        """COLLECTIVE. Starts to find out whether the flag is set on any worker. Whoever asks in
+        every pass reads the answer a pass later, so that an accelerator always has work."""
+        if self.everyone is None or not self.agrees_on_device:
+            found = self.any(flag)
+            return lambda: found
+        control = self._start_control([int(flag)])
+        return lambda: control() != [0]
 
     def barrier(self) -> None:
         """COLLECTIVE. Returns once every worker has called it."""
@@ -245,8 +290,10 @@ class OneWorld:
     num_newer_generations = 0
     reason = "started"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, timer: WaitTimer | None = None) -> None:
+        """`timer`: the monitor of its groups."""
         self._world = world
+        self.timer = timer or WaitTimer()
 
     @property
     def worker_names(self) -> list[str]:
@@ -282,8 +329,8 @@ class OneWorld:
 class WorldOfLauncher(OneWorld):
     """The only world of a worker that another launcher starts again unless it exits with 0."""
 
-    def __init__(self, world: World, stop: StopRequest) -> None:
-        super().__init__(world)
+    def __init__(self, world: World, timer: WaitTimer, stop: StopRequest) -> None:
+        super().__init__(world, timer)
         self._stop = stop
 
     def finish(self, world: World) -> None:
@@ -319,11 +366,11 @@ def form_world(
             timeout=COLLECTIVE_TIMEOUT,
             device_id=connected_device(device),
         )
+        assert dist.group.WORLD is not None
+        everyone = WorkerGroup(dist.group.WORLD, monitor, device)
         if copy_nodes is None:
             placement = RankPlacement(device, rank % ranks_per_node, ranks_per_node)
-            assert dist.group.WORLD is not None
-            everyone = WorkerGroup(dist.group.WORLD, monitor)
-            return World(rank, num_workers, generation, placement, everyone)
+            return World(rank, num_workers, generation, placement, everyone, everyone=everyone)
         copy_size = (copy_nodes or nodes) * ranks_per_node
         num_copies = num_workers // copy_size
         mesh = init_device_mesh(
@@ -335,8 +382,9 @@ def form_world(
         num_workers,
         generation,
         RankPlacement(device, rank % copy_size, copy_size, mesh["shard"]),
-        WorkerGroup(mesh.get_group("replica"), monitor) if num_copies > 1 else None,
+        WorkerGroup(mesh.get_group("replica"), monitor, device) if num_copies > 1 else None,
         DomainGroup(WorkerGroup(group, monitor), WorkerGroup(group, monitor), generation),
+        everyone,
     )
 
 

@@ -275,11 +275,7 @@ def test_a_run_keeps_what_its_first_start_decided(folder: Path) -> None:
     stored = json.loads(new.model_dump_json())
     del stored["loss_in_chunks"]  # no earlier version has it
     begun = begun_of(Resolved.stored(json.dumps(stored)))
-    again = resolved(
-        machine=SERVER,
-        auto=AutoLayout(shards=False, checkpoint_activations=False, micro=8),
-        begun=begun,
-    )
+    again = resolved(machine=SERVER, auto=replace(whole, micro=8), begun=begun)
     assert (again.micro, again.loss_in_chunks) == (3, False)
     assert resolved("batch.micro=2", begun=begun).micro == 2, "as written"
 

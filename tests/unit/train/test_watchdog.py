@@ -13,7 +13,7 @@ from headway.clock import SystemClock
 from headway.member.coordinator.rules import FIRST_STEP_SECONDS
 from headway.state.run_directory import SEND_SECONDS, Journal, RunDirectory
 from headway.train.__main__ import note_stuck
-from headway.train.hang_rule import LEAST_SECONDS, MOST_STEPS
+from headway.train.hang_rule import LATE_SECONDS, LEAST_SECONDS, MOST_STEPS
 from headway.train.loop import may_leave
 from headway.train.watchdog import Watchdog
 from support.clock import Patient
@@ -158,6 +158,31 @@ def test_a_save_before_a_planned_change_takes_as_long_as_it_takes(clock: Still) 
         assert barks == [1]
 
 
+def test_a_late_step_is_reported_once_before_it_hangs(clock: Still) -> None:
+    """On an accelerator, which may stand still without an error."""
+    barks: list[int] = []
+    dog = Watchdog(clock, barks.append, reports_late=True)
+    with dog.on_duty():
+        take_steps(dog, clock, 30.0, 2.0)
+        clock.time += LATE_SECONDS
+        dog.look()
+        assert barks == []
+        clock.time += 1
+        dog.look()
+        dog.look()
+        assert barks == [0]
+        clock.time += LEAST_SECONDS - LATE_SECONDS
+        dog.look()
+        assert barks == [0, 1]
+        take_steps(dog, clock, 0.0, *[10.0] * 40)
+        clock.time += 3 * 10.0
+        dog.look()
+        dog.feed()  # an evaluation: what follows may compile
+        clock.time += LATE_SECONDS + 1
+        dog.look()
+        assert barks == [0, 1]
+
+
 def test_it_reaches_an_object_store_from_any_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,28 +193,26 @@ def test_it_reaches_an_object_store_from_any_worker(
         clock = Patient()
         run: Any = SimpleNamespace(
             journal=Journal(directory.events, clock),
-            training=SimpleNamespace(step=120),
+            training=SimpleNamespace(step=120, resolved=SimpleNamespace(ranks_per_node=2)),
             watchdog=SimpleNamespace(waited_seconds=61.4),
         )
         s3.troubles.append("refused")
-        note_stuck(run, 1, 0, None)
+        note_stuck(run, 2, None)
         (event,) = wait_for("the event", lambda: directory.history(), seconds=10)
         assert (event["event"], event["node"]) == ("stuck", 1)
         assert clock.slept == [SEND_SECONDS, 2 * SEND_SECONDS]
-        note_stuck(run, 2, 0, None)
+        note_stuck(run, 4, None)
         wait_for("the next", lambda: len(directory.history()) == 2, seconds=10)
 
 
-@pytest.mark.parametrize(("waits", "said"), [(0, False), (7, True), (None, None)])
-def test_what_is_noted_of_it(directory: RunDirectory, waits: int | None, said: bool | None) -> None:
+@pytest.mark.parametrize("waits", [False, True, None])
+def test_what_is_noted_of_it(directory: RunDirectory, waits: bool | None) -> None:
     run: Any = SimpleNamespace(
         journal=Journal(directory.events, SystemClock()),
-        training=SimpleNamespace(step=120),
+        training=SimpleNamespace(step=120, resolved=SimpleNamespace(ranks_per_node=2)),
         watchdog=SimpleNamespace(waited_seconds=61.4),
     )
-    view = SimpleNamespace(status=SimpleNamespace(waits=waits))
-    session: Any = None if waits is None else SimpleNamespace(view=view)
-    note_stuck(run, 1, 0, session)
+    note_stuck(run, 3, waits)
     run.journal.close()
     (event,) = directory.events.read()[0]
     del event["time"]
@@ -198,6 +221,6 @@ def test_what_is_noted_of_it(directory: RunDirectory, waits: int | None, said: b
         "step": 120,
         "seconds": 61,
         "node": 1,
-        "local_rank": 0,
-        "waits": said,
+        "local_rank": 1,
+        "waits": waits,
     }
