@@ -17,6 +17,7 @@ reason of the exit.
     HEADWAY_KEY          ... the file with the run's key,
     HEADWAY_RUN          ... the run's name there,
     HEADWAY_POD          ... and this worker's
+    HEADWAY_ADDRESS      address at which other nodes reach this one (not on a cluster's CPUs)
 
 SIGINT and end-of-file on stdin: save and stop. SIGTERM: the same; with a coordinator, leave.
 """
@@ -200,7 +201,13 @@ def _placement(
     from headway.train.device import device_of
     from headway.train.live import LiveWorlds
     from headway.train.precision import require_precision
-    from headway.train.world import OneWorld, WorldOfLauncher, form_world, live_placement
+    from headway.train.world import (
+        OneWorld,
+        WorldOfLauncher,
+        WorldShape,
+        form_world,
+        live_placement,
+    )
 
     resolved, ranks = start.resolved, start.resolved.ranks_per_node
     device = device_of(resolved, start.device)
@@ -221,10 +228,8 @@ def _placement(
     assert start.generation is not None
     world = form_world(
         rank=start.rank,
-        nodes=resolved.nodes,
-        ranks_per_node=ranks,
+        shape=WorldShape(resolved.nodes, ranks, resolved.copy_nodes),
         device=device,
-        copy_nodes=resolved.copy_nodes,
         store=start.store,
         generation=start.generation,
     )
@@ -233,19 +238,19 @@ def _placement(
 
 def _form_over_session(resolved: Resolved, device: torch.device, restart: RestartWorlds) -> World:
     """COLLECTIVE. The world of the generation in which this worker gets a place."""
-    from headway.train.session_store import SessionStore
-    from headway.train.world import form_world
+    from headway.train.world import WorldShape, form_world
+    from headway.train.world_store import world_store
 
     generation = restart.wait_for_place()
     rank, num_workers = restart.place()
+    ranks = resolved.ranks_per_node
+    shape = WorldShape(num_workers // ranks, ranks, resolved.copy_nodes)
     try:
         return form_world(
             rank=rank,
-            nodes=num_workers // resolved.ranks_per_node,
-            ranks_per_node=resolved.ranks_per_node,
+            shape=shape,
             device=device,
-            copy_nodes=resolved.copy_nodes,
-            store=SessionStore(restart.session, generation.number),
+            store=world_store(restart.session, generation.number, rank, shape, device),
             generation=generation.number,
             monitor=restart.timer,
         )
