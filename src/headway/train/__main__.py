@@ -233,6 +233,7 @@ def _placement(
         store=start.store,
         generation=start.generation,
     )
+    start.on_formed()
     return world.placement, OneWorld(world) if is_ours else WorldOfLauncher(world, stop)
 
 
