@@ -18,7 +18,7 @@ from headway.member.protocol.messages import StoreAnswer, StoreRequest
 from headway.member.worker.session import Session
 from support.forming import RUN, coordinator
 
-TOGETHER_SECONDS = 300.0
+TOGETHER_SECONDS = 1200.0
 
 
 @dataclass(frozen=True)
