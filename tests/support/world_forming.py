@@ -56,7 +56,7 @@ def counting(inner: Any) -> Any:
             self.num_asked += 1
             return inner
 
-        def set(self, key: str, value: bytes) -> None:
+        def set(self, key: str, value: str | bytes) -> None:
             self._count().set(key, value)
 
         def get(self, key: str) -> bytes:
@@ -108,7 +108,7 @@ def _form(
     began = time.monotonic()
     device = torch.device("cuda" if on_accelerators else "cpu")
     store = world_store(session, generation.number, rank, wanted, device)
-    counted = counting(store) if on_accelerators else store
+    counted: Any = counting(store) if on_accelerators else store
     world = form_world(
         rank=rank,
         shape=wanted,
