@@ -212,6 +212,9 @@ rehearse: install ## the closed form of memory against the real step on tensors 
 bench-form: install ## 64 to 512 simulated members exchange their addresses: processor time and bytes of the coordinator
 	$(BENCH).form_many
 
+bench-worlds: install ## 8 to 64 real processes form a restart world: requests to the session and to the first rank's store; 2 minutes
+	$(BENCH).form_world
+
 bench-many: install ## as many workers as fit in GIGABYTES=20, at most MOST=64, train together, lose a quarter at once ROUNDS=3 times, and heal; 10 minutes
 	$(BENCH).many
 

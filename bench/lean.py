@@ -129,17 +129,15 @@ def _build(queue: Any, rank: int, location: str) -> None:
 
         from headway.data.reading.token_set import ReadOptions
         from headway.train.build import build, fill_weights
-        from headway.train.world import form_world
+        from headway.train.world import WorldShape, form_world
 
         directory = RunDirectory.open(location)
         resolved = directory.read_spec()
         torch.set_num_threads(1)
         world = form_world(
             rank=rank,
-            nodes=1,
-            ranks_per_node=RANKS,
+            shape=WorldShape(1, RANKS, 1),
             device=torch.device("cpu"),
-            copy_nodes=1,
             store=Path(f"{location}/store"),
             generation=1,
         )

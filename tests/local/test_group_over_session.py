@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store
 
-from headway.errors import BadInput
 from headway.member.coordinator.rules import Rules
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import Denied, GenerationOver, Late
@@ -28,7 +27,6 @@ from headway.train.session_store import (
     SessionStore,
     form_group,
     form_seconds,
-    raise_file_limit,
 )
 from support.forming import MEMBERS, RUN, STAGES, coordinator, crew, form_groups
 from support.small_coordinator import KEY, SmallCoordinator
@@ -74,7 +72,6 @@ def test_a_suspended_worker_does_not_delay_the_others(tmp_path: Path, stage: int
 
 IMPORTS_AND_COMPILES = """
 import sys
-from headway.errors import BadInput
 from headway.member.coordinator.rules import Rules
 from headway.member.worker.session import Session
 session = Session(sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3], "pod-0")
@@ -105,7 +102,7 @@ def test_heartbeats_continue_during_imports_and_compiling() -> None:
 def sessions(folder: Path, number: int) -> Iterator[list[Session]]:
     """Members of one generation, all in this process, that have entered it."""
     with ExitStack() as stack:
-        address, key = stack.enter_context(coordinator(folder, number))
+        address, key = stack.enter_context(coordinator(folder, Rules(max_domains=number)))
         found = [
             stack.enter_context(Session(address, key, RUN, f"pod-{index}"))
             for index in range(number)
@@ -249,18 +246,6 @@ def test_many_that_do_not_come_are_not_named(tmp_path: Path) -> None:
         [error] = form_all(alone, size=3)
         assert isinstance(error, GroupFailed)
         assert error.ranks == ()
-
-
-def test_a_group_that_has_more_members_than_open_files_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    limits = [(64, 300)]
-    monkeypatch.setattr("resource.getrlimit", lambda _: limits[-1])
-    monkeypatch.setattr("resource.setrlimit", lambda _, new: limits.append(new))
-    raise_file_limit(40)
-    assert limits[-1] == (296, 300)
-    with pytest.raises(BadInput, match=r"50 workers needs 306 open files"):
-        raise_file_limit(50)
 
 
 def test_one_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:

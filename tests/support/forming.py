@@ -324,7 +324,7 @@ def form_groups(folder: Path, rounds: int, seed: int) -> Result:
 
 @contextmanager
 def crew(folder: Path) -> Iterator[Crew]:
-    with coordinator(folder, MEMBERS) as (address, key):
+    with coordinator(folder, Rules(max_domains=MEMBERS)) as (address, key):
         members = Crew(address, key)
         try:
             for _ in range(MEMBERS):
@@ -338,11 +338,10 @@ def crew(folder: Path) -> Iterator[Crew]:
 
 
 @contextmanager
-def coordinator(folder: Path, members: int) -> Iterator[tuple[str, bytes]]:
+def coordinator(folder: Path, rules: Rules) -> Iterator[tuple[str, bytes]]:
     key = folder / "key"
     key.write_text(new_key())
     key.chmod(0o600)
-    rules = Rules(max_domains=members)
     settings = CoordinatorSettings(RUN, str(folder / "record"), str(key), rules)
     write_settings(settings, folder / "settings.json")
     command = [*HEADWAY, "coordinator", "--settings", str(folder / "settings.json")]

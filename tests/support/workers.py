@@ -167,16 +167,14 @@ def _work(
         from headway.train.loop import train as train_here
         from headway.train.stop_request import StopRequest
         from headway.train.worker_run import open_run
-        from headway.train.world import OneWorld, form_world
+        from headway.train.world import OneWorld, WorldShape, form_world
 
         resolved = RunDirectory.open(directory).read_spec()
         torch.set_num_threads(resolved.threads)
         world = form_world(
             rank=rank,
-            nodes=resolved.nodes,
-            ranks_per_node=resolved.ranks_per_node,
+            shape=WorldShape(resolved.nodes, resolved.ranks_per_node, resolved.copy_nodes),
             device=torch.device(resolved.device),
-            copy_nodes=resolved.copy_nodes,
             store=Path(store),
             generation=generation,
         )

@@ -30,7 +30,8 @@ def node() -> None:
     """Run one node of a run (used in the pods of headway run --on).
 
     Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_LAUNCH, HEADWAY_COORDINATOR,
-    HEADWAY_KEY, HEADWAY_POD, JOB_COMPLETION_INDEX; of a script, HEADWAY_ADDRESS."""
+    HEADWAY_KEY, HEADWAY_POD, JOB_COMPLETION_INDEX; for scripts and accelerators, HEADWAY_ADDRESS.
+    """
     from headway.clock import SystemClock
     from headway.errors import BadInput, Exit, HeadwayError
     from headway.kube.versions import require_launchers_version
@@ -65,7 +66,7 @@ def node() -> None:
             launch=launch,
             coordinator=os.environ["HEADWAY_COORDINATOR"],
             key=Path(os.environ["HEADWAY_KEY"]),
-            script=_script_place(),
+            script=_script_place() if resolved.is_script else None,
         )
         directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"], asked)
         if directory is None:
@@ -87,15 +88,11 @@ def node() -> None:
     raise typer.Exit(int(code))
 
 
-def _script_place() -> ScriptPlace | None:
-    """Only a script's pod has an address."""
+def _script_place() -> ScriptPlace:
     from headway.kube.names import NODE_FOLDER
     from headway.launch.supervise import ScriptPlace
 
-    address = os.environ.get("HEADWAY_ADDRESS")
-    if address is None:
-        return None
-    return ScriptPlace(address, Path(NODE_FOLDER, "work"), Path(NODE_FOLDER, "scratch"))
+    return ScriptPlace(Path(NODE_FOLDER, "work"), Path(NODE_FOLDER, "scratch"))
 
 
 def _leave_words(words: str) -> None:

@@ -190,6 +190,7 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
     """The contract with `headway node`. Kubernetes sets JOB_COMPLETION_INDEX."""
     run = resolved.name
     storage = StorageLayout.of(resolved.run, target).root
+    serves_store = resolved.is_script or resolved.device != "cpu"
     return [
         variable("HEADWAY_SPEC", SPEC),
         variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
@@ -199,7 +200,7 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
         variable_from_field("HEADWAY_POD_UID", "metadata.uid"),
         variable_from_field("HEADWAY_LAUNCH", f"metadata.labels['{CONTROLLER_UIDS[0]}']"),
         # Names of pods do not resolve; and on the host's network the address is the machine's.
-        *([variable_from_field("HEADWAY_ADDRESS", "status.podIP")] if resolved.is_script else []),
+        *([variable_from_field("HEADWAY_ADDRESS", "status.podIP")] if serves_store else []),
         *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) else []),
         *(secret_variable(name, target) for name in resolved.run.secrets),
     ]

@@ -48,11 +48,14 @@ LEFT_SECONDS = 2.0
 """Wait, after a worker has left, for the others to leave as well."""
 STOP_SECONDS = 300.0
 """Time to save after Ctrl-C. A second Ctrl-C does not wait."""
-LOOPBACK_ADDRESS = "127.0.0.1"
 WORK, SCRATCH = "work", "scratch"
 """Folders of a script's nodes in the run directory."""
 # Workers on one machine meet on the loopback, whatever its host name resolves to.
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+LOOPBACK = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "HEADWAY_ADDRESS": "127.0.0.1",
+}
 
 
 class LocalRun(Supervisor):
@@ -173,9 +176,7 @@ class LocalRun(Supervisor):
         """In the run directory: what a script has written to its working folder is not lost when
         it is stopped."""
         here = self.directory.local
-        return ScriptPlace(
-            LOOPBACK_ADDRESS, here / WORK / _node_name(node), here / SCRATCH / _node_name(node)
-        )
+        return ScriptPlace(here / WORK / _node_name(node), here / SCRATCH / _node_name(node))
 
     def _code_files(self) -> Mapping[str, Path]:
         """As they were at the first start: the folder is the user's, and may be edited."""

@@ -56,8 +56,6 @@ STRAGGLER_SECONDS = 10.0
 class ScriptPlace:
     """Where a node of a script runs."""
 
-    address: str
-    """At which other nodes reach it."""
     work: Path
     """Working folder of its processes."""
     scratch: Path
@@ -214,7 +212,6 @@ class Supervisor(ABC):
         if store.is_local:
             store.path(OUTPUT).mkdir(parents=True, exist_ok=True)
         return {
-            "HEADWAY_ADDRESS": place.address,
             "HEADWAY_WORKDIR": str(place.work),
             "HEADWAY_OUTPUT": store.location(OUTPUT),
             "HEADWAY_SCRATCH": str(place.scratch),

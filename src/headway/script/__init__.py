@@ -7,7 +7,6 @@ starts the command as its child with torchrun's variables, and exits with the co
 
 Besides the variables of `headway.train.__main__`, the launcher gives it
 
-    HEADWAY_ADDRESS   address at which other nodes reach this one, by which rank 0 is found
     HEADWAY_WORKDIR   working folder of the command: this node's writable copy of the code
     HEADWAY_OUTPUT    folder or URL that stays the same through every restart
     HEADWAY_SCRATCH   local folder of this node, which processes survive, and pods do not

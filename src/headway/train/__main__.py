@@ -17,6 +17,7 @@ reason of the exit.
     HEADWAY_KEY          ... the file with the run's key,
     HEADWAY_RUN          ... the run's name there,
     HEADWAY_POD          ... and this worker's
+    HEADWAY_ADDRESS      address at which other nodes reach this one (not on a cluster's CPUs)
 
 SIGINT and end-of-file on stdin: save and stop. SIGTERM: the same; with a coordinator, leave.
 """
@@ -215,7 +216,13 @@ def _placement(
     from headway.train.leaving_groups import why_groups_cannot_be_left
     from headway.train.live import LiveWorlds
     from headway.train.precision import require_precision
-    from headway.train.world import OneWorld, WorldOfLauncher, form_world, live_placement
+    from headway.train.world import (
+        OneWorld,
+        WorldOfLauncher,
+        WorldShape,
+        form_world,
+        live_placement,
+    )
 
     resolved, ranks = start.resolved, start.resolved.ranks_per_node
     device = device_of(resolved, start.device)
@@ -240,34 +247,32 @@ def _placement(
     timer = WaitTimer()
     world = form_world(
         rank=start.rank,
-        nodes=resolved.nodes,
-        ranks_per_node=ranks,
+        shape=WorldShape(resolved.nodes, ranks, resolved.copy_nodes),
         device=device,
-        copy_nodes=resolved.copy_nodes,
         store=start.store,
         generation=start.generation,
         monitor=timer,
     )
-    return world.placement, OneWorld(world, timer) if is_ours else WorldOfLauncher(
-        world, timer, stop
-    )
+    start.on_formed()
+    worlds = OneWorld(world, timer) if is_ours else WorldOfLauncher(world, timer, stop)
+    return world.placement, worlds
 
 
 def _form_over_session(resolved: Resolved, device: torch.device, restart: RestartWorlds) -> World:
     """COLLECTIVE. The world of the generation in which this worker gets a place."""
-    from headway.train.session_store import SessionStore
-    from headway.train.world import form_world
+    from headway.train.world import WorldShape, form_world
+    from headway.train.world_store import world_store
 
     generation = restart.wait_for_place()
     rank, num_workers = restart.place()
+    ranks = resolved.ranks_per_node
+    shape = WorldShape(num_workers // ranks, ranks, resolved.copy_nodes)
     try:
         return form_world(
             rank=rank,
-            nodes=num_workers // resolved.ranks_per_node,
-            ranks_per_node=resolved.ranks_per_node,
+            shape=shape,
             device=device,
-            copy_nodes=resolved.copy_nodes,
-            store=SessionStore(restart.session, generation.number),
+            store=world_store(restart.session, generation.number, rank, shape, device),
             generation=generation.number,
             monitor=restart.timer,
         )

@@ -150,6 +150,8 @@ class OtherLauncher:
         self._journal: Journal | None = None
         """Only of rank 0: what a launcher of ours notes of a run."""
         self._resolving = self._resolve("begins") if given.rank == 0 else None
+        self._all_started = Event()
+        held.callback(self._all_started.set)
 
     def start(self) -> Start:
         """COLLECTIVE. Needs torch."""
@@ -187,6 +189,7 @@ class OtherLauncher:
             launch=begun["launch"],
             generation=begun["generation"],
             store=PrefixStore("group", meeting),
+            on_formed=self._all_started.set,
             note_failure=lambda words: self._note_failure(meeting, words),
         )
 
@@ -207,18 +210,16 @@ class OtherLauncher:
         )
 
     def _show_life(self, key: str) -> None:
-        """Until this process ends: another worker may look late. Over a connection of its own: one
-        that waits for a key takes no other request."""
-        over = Event()
+        """Until the world has formed: another worker may look late. Over a connection of its own:
+        one that waits for a key takes no other request."""
 
         def show() -> None:
             with suppress(RuntimeError):  # the launcher's store is gone
                 store = self._connected()
-                while not over.wait(SIGN_SECONDS):
+                while not self._all_started.wait(SIGN_SECONDS):
                     store.add(key, 1)
 
         Thread(target=show, name="headway-alive", daemon=True).start()
-        self._held.callback(over.set)
 
     def _leader(self, store: Store) -> str:
         """The name of this start: of a rank 0 that has shown since we look that it lives. The one

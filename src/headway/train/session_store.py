@@ -1,4 +1,5 @@
-"""Process groups over the worker's session: a torch store, and a gloo group for each generation.
+"""Process groups over the worker's session: a torch store, one that gives gloo all addresses of a
+group in one answer, and a gloo group for each generation.
 
 How long forming a group takes at most, and how one is dropped (measured with torch 2.15 and gloo):
 
@@ -21,13 +22,12 @@ How long forming a group takes at most, and how one is dropped (measured with to
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import stat
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -35,14 +35,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
-from headway.errors import BadInput, HeadwayError, PeerLost, RunFailed
+from headway.errors import HeadwayError, PeerLost, RunFailed
 from headway.member.worker.session import Session
 from headway.member.worker.session_keys import NotAllSet, SessionKeys
 from headway.member.worker.session_view import GenerationOver, Late, SessionError
+from headway.train.file_limit import raise_file_limit
 from headway.train.lost_peer_signs import is_loss_while_forming, why_not_formed
 from headway.train.world import COLLECTIVE_TIMEOUT
 
-os.environ["GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER"] = "1"  # in all members of a group, or in none
 FORM_SECONDS = 2.0
 """For a group to form..."""
 FORM_SECONDS_EACH = 0.02
@@ -56,8 +56,6 @@ FEW_MEMBERS = 16
 """One in so many that have no address yet are named; if more, the coordinator or all are slow."""
 ANSWER_SECONDS = 0.25
 """For the answer that says whose address is missing, of the time for a group."""
-SPARE_FILES = 256
-"""Open files of a worker besides its connections in a group: data, logs, sockets."""
 CONNECT_FACTOR = 5
 """By which gloo multiplies a group's timeout when it waits for a connection."""
 LOOK_SECONDS = 0.005
@@ -126,15 +124,53 @@ class SessionStore(Store):
         return self.timeout  # type: ignore[attr-defined]
 
 
-class _FormingStore(SessionStore):
-    """As gloo uses it for one group: every key is set once, and waited for until one deadline."""
+class GroupStore(SessionStore):
+    """The store as gloo uses it. Each member of a group sets its address at a key that ends with
+    its rank, and waits for those of all, one by one: here the first wait brings all of them in one
+    answer. `sizes`: of the groups that this worker forms, in their order."""
 
-    def __init__(self, store: SessionStore, name: str, size: int, seconds: float) -> None:
-        super().__init__(store.session, store.generation, f"{store.prefix}{name}/")
-        self._size = size
-        self._deadline = time.monotonic() + seconds
+    def __init__(
+        self, session: Session, generation: int, sizes: Iterable[int], prefix: str = ""
+    ) -> None:
+        super().__init__(session, generation, prefix)
+        self._next_sizes = iter(sizes)
+        self._sizes: dict[str, int] = {}
+        """By what the keys of a group begin with."""
         self.values: dict[str, bytes] = {}
         """All addresses exchanged: those of the members, and its own."""
+
+    def set(self, key: str, value: str | bytes) -> None:
+        begin = _beginning(key)
+        if begin and begin not in self._sizes:
+            self._sizes[begin] = next(self._next_sizes, 0)
+        self.values[key] = _bytes(value)
+        self.keys.set(key, _bytes(value), self._patience().total_seconds())
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        # Not with gloo's own timeout: that is for collectives, or shorter for another reason.
+        for key in keys:
+            begin = _beginning(key)
+            size = self._sizes.get(begin, 0)
+            if not size:  # a group that was not foreseen: right, but a request for each key
+                super().wait([key], timeout)
+            elif key not in self.values:
+                addresses = self.keys.gather(begin, size, self._patience().total_seconds())
+                self.values |= {f"{begin}{rank}": one for rank, one in enumerate(addresses)}
+
+    def get(self, key: str) -> bytes:
+        if not self._sizes.get(_beginning(key)):
+            return super().get(key)
+        self.wait([key])
+        return self.values[key]
+
+
+class _FormingStore(GroupStore):
+    """For one group, until one deadline."""
+
+    def __init__(self, store: SessionStore, name: str, size: int, seconds: float) -> None:
+        prefix = f"{store.prefix}{name}/"
+        super().__init__(store.session, store.generation, (size,), prefix)
+        self._deadline = time.monotonic() + seconds
         self.is_abandoned = False
 
     @property
@@ -143,23 +179,14 @@ class _FormingStore(SessionStore):
 
     def set(self, key: str, value: str | bytes) -> None:
         self._check(key)
-        self.values[key] = _bytes(value)
-        self.keys.set(key, _bytes(value), self.seconds_left)
+        super().set(key, value)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        # gloo's own timeout is a fifth of the time, for another reason. It asks for the address of
-        # one rank after the other, and for each twice.
-        for key in keys:
-            if key not in self.values:
-                self._check(key)
-                begin = key.rpartition("/")[0] + "/"
-                left = max(0.0, self.seconds_left - ANSWER_SECONDS)
-                addresses = self.keys.gather(begin, self._size, left)
-                self.values |= {f"{begin}{rank}": one for rank, one in enumerate(addresses)}
+        self._check(keys[0])
+        super().wait(keys, timeout)
 
-    def get(self, key: str) -> bytes:
-        self.wait([key])
-        return self.values[key]
+    def _patience(self) -> timedelta:
+        return timedelta(seconds=max(0.0, self.seconds_left - ANSWER_SECONDS))
 
     def _check(self, key: str) -> None:
         if self.is_abandoned:
@@ -199,7 +226,7 @@ def form_group(
     stay in the store: the next one is the next generation's. `timeout` is for the collectives,
     `name` tells groups of the same generation apart, `failures` are the groups before it, in a row,
     that did not form."""
-    raise_file_limit(size)
+    raise_file_limit(size, size)
     seconds = form_seconds(size, failures)
     attempt = _Attempt(_FormingStore(store, name, size, seconds), rank, size, timeout)
     attempt.start()
@@ -227,21 +254,6 @@ def form_group(
 def form_seconds(size: int, failures: int = 0) -> float:
     """For a group of that size to form, after so many that did not."""
     return min(2**failures, MAX_PATIENCE) * (FORM_SECONDS + size * FORM_SECONDS_EACH)
-
-
-def raise_file_limit(size: int) -> None:
-    """A connection to each other member is an open file. Raises the limit, or refuses."""
-    wanted = size + SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and wanted > hard:
-        raise BadInput(
-            f"a group of {size} workers needs {wanted} open files in each, and this machine "
-            f"allows {hard}",
-            "raise the limit where containers or logins get theirs (LimitNOFILE, ulimit -Hn), or "
-            "train with fewer workers",
-        )
-    if soft != resource.RLIM_INFINITY and wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Attempt:
@@ -352,6 +364,12 @@ def _address(value: bytes) -> tuple[str, int]:
     if family == socket.AF_INET6:
         packed = value[begin + 8 : begin + 24]
     return socket.inet_ntop(family, packed), int.from_bytes(port, "big")
+
+
+def _beginning(key: str) -> str:
+    """What the keys of a group begin with, if this one ends with a rank."""
+    begin, slash, rank = key.rpartition("/")
+    return begin + slash if rank.isdigit() else ""
 
 
 def _bytes(value: str | bytes) -> bytes:

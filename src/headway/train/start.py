@@ -30,6 +30,8 @@ class Start:
     """At which workers of a fixed group rendezvous."""
     steps_file: Path | None = None
     """File in which it records the steps it takes, for its launcher."""
+    on_formed: Callable[[], None] = lambda: None
+    """Is called when the world has formed: all workers have started."""
     note_failure: Callable[[str | None], None] = lambda words: None
     """Is told why this worker has failed; None: it has lost another one, which may have failed."""
 

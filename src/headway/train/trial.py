@@ -13,7 +13,7 @@ from headway.train.device import device_of
 from headway.train.loop import advance
 from headway.train.stop_request import StopRequest
 from headway.train.worker_run import WorkerRun, begin_world, open_run
-from headway.train.world import OneWorld, World, form_world
+from headway.train.world import OneWorld, World, WorldShape, form_world
 
 LAUNCH = "trial"
 
@@ -26,10 +26,8 @@ class Trial:
     ) -> None:
         self.world: World = form_world(
             rank=rank,
-            nodes=resolved.nodes,
-            ranks_per_node=resolved.ranks_per_node,
+            shape=WorldShape(resolved.nodes, resolved.ranks_per_node, resolved.copy_nodes),
             device=device_of(resolved, rank),
-            copy_nodes=resolved.copy_nodes,
             store=store,
             generation=generation,
         )

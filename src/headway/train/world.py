@@ -31,7 +31,12 @@ from headway.train.device import (
     is_accelerator,
 )
 from headway.train.domain_group import DomainGroup
+from headway.train.file_limit import raise_file_limit
 from headway.train.stop_request import StopRequest
+
+# gloo's, in all members of a group or in none: an address has the same size in every group, instead
+# of a number for each member, and a TCPStore is asked for 128 addresses at once.
+os.environ["GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER"] = os.environ["GLOO_ENABLE_STORE_V2_API"] = "1"
 
 # A dead peer closes its connections and is noticed at once, and the launcher stops the others; this
 # bounds the wait for one that is alive but stuck. Compiling a large model takes minutes.
@@ -338,23 +343,57 @@ class WorldOfLauncher(OneWorld):
             self.exit_code = Exit.DONE
 
 
+@dataclass(frozen=True)
+class WorldShape:
+    """Nodes of a world that does not change, and the ranks of each."""
+
+    nodes: int
+    ranks_per_node: int
+    copy_nodes: int | None
+    """Nodes that a copy of the model is sharded over, 0: all; None: it is not sharded."""
+
+    @property
+    def num_workers(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def copy_size(self) -> int:
+        """Workers that hold one copy of the model together."""
+        assert self.copy_nodes is not None
+        return (self.copy_nodes or self.nodes) * self.ranks_per_node
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Dimensions of the device mesh and their sizes. A dimension that has all workers has
+        their group, and makes none of its own."""
+        if self.copy_nodes is None:
+            return {}
+        num_copies = self.num_workers // self.copy_size
+        copies = {"replica": num_copies} if num_copies > 1 else {}
+        return {**copies, "shard": self.copy_size}
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """Sizes of the process groups that each worker forms, in order."""
+        dimensions = self.mesh.values()
+        return [self.num_workers, *(size for size in dimensions if size < self.num_workers)]
+
+
 def form_world(
     *,
     rank: int,
-    nodes: int,
-    ranks_per_node: int,
+    shape: WorldShape,
     device: torch.device,
-    copy_nodes: int | None,
     store: Path | Store,
     generation: int,
     monitor: GroupMonitor | None = None,
 ) -> World:
     """COLLECTIVE. A world that does not change: when a worker is lost, so is the world. The workers
-    rendezvous at `store`, or at the file of that name: a new one for every start. `copy_nodes`:
-    nodes that a copy of the model is sharded over, 0: all; None: it is not sharded."""
-    num_workers = nodes * ranks_per_node
+    rendezvous at `store`, or at the file of that name: a new one for every start."""
+    num_workers = shape.num_workers
     if num_workers == 1:
         return World(rank, 1, generation, RankPlacement(device))
+    raise_file_limit(num_workers, sum(shape.group_sizes))
     with forming_group():
         rendezvous = store if isinstance(store, Store) else FileStore(str(store), num_workers)
         rendezvous.set_timeout(FORM_TIMEOUT)
@@ -368,21 +407,23 @@ def form_world(
         )
         assert dist.group.WORLD is not None
         everyone = WorkerGroup(dist.group.WORLD, monitor, device)
-        if copy_nodes is None:
-            placement = RankPlacement(device, rank % ranks_per_node, ranks_per_node)
+        if not shape.mesh:
+            ranks = shape.ranks_per_node
+            placement = RankPlacement(device, rank % ranks, ranks)
             return World(rank, num_workers, generation, placement, everyone, everyone=everyone)
-        copy_size = (copy_nodes or nodes) * ranks_per_node
-        num_copies = num_workers // copy_size
         mesh = init_device_mesh(
-            device.type, (num_copies, copy_size), mesh_dim_names=("replica", "shard")
+            device.type, tuple(shape.mesh.values()), mesh_dim_names=tuple(shape.mesh)
         )
     group = mesh.get_group("shard")
+    replicas = None
+    if "replica" in shape.mesh:
+        replicas = WorkerGroup(mesh.get_group("replica"), monitor, device)
     return World(
         rank,
         num_workers,
         generation,
-        RankPlacement(device, rank % copy_size, copy_size, mesh["shard"]),
-        WorkerGroup(mesh.get_group("replica"), monitor, device) if num_copies > 1 else None,
+        RankPlacement(device, rank % shape.copy_size, shape.copy_size, mesh["shard"]),
+        replicas,
         DomainGroup(WorkerGroup(group, monitor), WorkerGroup(group, monitor), generation),
         everyone,
     )

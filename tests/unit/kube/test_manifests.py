@@ -425,6 +425,7 @@ def test_secrets_come_by_reference_and_only_to_workers(render: Render, folder: P
 
 def test_pods_of_a_script_have_an_address_and_a_folder(folder: Path, render: Render) -> None:
     assert "HEADWAY_ADDRESS" not in json.dumps(render())
+    assert "HEADWAY_ADDRESS" in json.dumps(render("resources={accelerators: A100:4, nodes: 2}"))
     (folder / "run.yaml").write_text(
         "version: 1\nname: wiki\ncommand: [python, train.py]\nresources: {nodes: 2..4}\n"
     )

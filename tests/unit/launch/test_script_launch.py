@@ -46,7 +46,7 @@ class Pod:
     def __init__(self, script: Resolved, folder: Path, line: str, clock: Clock) -> None:
         self.lines: list[str] = []
         self.act: Callable[[str], None] = lambda line: None
-        place = ScriptPlace("10.0.0.7", folder / "node" / "work", folder / "node" / "scratch")
+        place = ScriptPlace(folder / "node" / "work", folder / "node" / "scratch")
         settings = NodeSettings("it-1-x7k2p", 1, LAUNCH, "headway-it:7460", Path("/key"), place)
         directory = RunDirectory.create(script.run_directory, clock)
         self.run = NodeRun(
@@ -131,7 +131,10 @@ def test_a_shell_finds_the_python_of_the_worker(
     assert run.directory.log(0, 0).read_text() == f"{beside}:/usr/bin:/bin\n"
 
 
-def test_what_they_are_given_in_a_pod(script: Resolved, tmp_path: Path) -> None:
+def test_what_they_are_given_in_a_pod(
+    script: Resolved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_ADDRESS", "10.0.0.7")  # from the pod's own status
     line = 'cat "$HEADWAY_WORKDIR/train.py"; echo "$HEADWAY_ADDRESS $HEADWAY_OUTPUT"'
     pod = Pod(script, tmp_path, line, SystemClock())
     assert pod.run.run() == Exit.DONE

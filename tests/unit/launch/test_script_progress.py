@@ -65,7 +65,7 @@ class Watched:
 
     def node(self, live: Callable[[str, float], Life]) -> FakeForkServer:
         """One pod's, until its part is over."""
-        place = ScriptPlace("10.0.0.1", self.folder / "work", self.folder / "scratch")
+        place = ScriptPlace(self.folder / "work", self.folder / "scratch")
         settings = NodeSettings("it-1-x7k2p", 1, LAUNCH, "headway-it:7460", Path("/key"), place)
         run = NodeRun(
             self.script, self.directory, settings, self.clock, lambda _: None, memory=self.memory

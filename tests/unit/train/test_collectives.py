@@ -18,7 +18,7 @@ import torch.distributed as dist
 from headway.errors import Exit, PeerLost, RunFailed
 from headway.train import collectives
 from headway.train.collectives import WorkerGroup, forming_group, is_lost_peer
-from headway.train.world import form_world
+from headway.train.world import WorldShape, form_world
 from support.stolen_time import Stopwatch
 from support.together import Died, outcomes, together
 
@@ -147,10 +147,8 @@ def test_an_interface_that_is_missing_fails_a_world_with_its_name(
     with pytest.raises(RunFailed, match="Unable to find address for: nosuch0") as caught:
         form_world(
             rank=0,
-            nodes=2,
-            ranks_per_node=1,
+            shape=WorldShape(2, 1, None),
             device=torch.device("cpu"),
-            copy_nodes=None,
             store=tmp_path / "store",
             generation=1,
         )

@@ -100,6 +100,10 @@ def test_rank_0_shows_its_life_while_it_waits_for_the_others(
     assert late._leader(late._connected()) == "now"
     store.set("the late worker's address", "x")
     waiting.join()
+    leads._all_started.set()
+    (signs,) = (one for one in threading.enumerate() if one.name == "headway-alive")
+    signs.join(20.0)
+    assert not signs.is_alive(), "it would ask the launcher's store while it trains"
 
 
 def test_a_rank_0_that_never_comes_is_named(
