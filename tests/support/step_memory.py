@@ -13,8 +13,8 @@ from headway.launch.hardware import this_machine
 from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import MemoryEstimate, memory_of
 from headway.plan.workload import Layout, workload_of
-from headway.spec.load import load_run
-from headway.spec.resolve import Resolved, recomputed_blocks, resolve
+from headway.spec.load import Begun, load_run
+from headway.spec.resolve import Resolved, choose_micro, recomputed_blocks, resolve
 from headway.state.run_directory import RunDirectory
 from support.workers import PROCESSES
 
@@ -129,7 +129,9 @@ class MeasuredPeaks:
 def predicted(case: MemoryCase, folder: Path) -> MemoryEstimate:
     (folder / "run.yaml").write_text(case.run_file())
     run = load_run(folder).run
-    workload = workload_of(run, None, loss_in_chunks=case.loss_in_chunks)
+    assert run.batch is not None
+    micro = choose_micro(run, run.batch.global_.sequences(run.data.sequence_length))
+    workload = workload_of(run, None, begun=Begun(micro, case.loss_in_chunks))
     assert workload is not None
     fleet = Fleet(None, case.ranks, case.nodes)
     return memory_of(workload, fleet, Layout(case.ranks, recomputed_blocks(case.recomputes)))

@@ -268,9 +268,8 @@ def test_the_loss_is_computed_in_chunks_where_nothing_needs_all_logits(
 
 def test_a_run_keeps_what_its_first_start_decided(folder: Path) -> None:
     """On other devices, and with a version whose new runs are decided otherwise."""
-    new = resolved(
-        machine=SERVER, auto=AutoLayout(shards=False, checkpoint_activations=False, micro=3)
-    )
+    whole = AutoLayout(shards=False, checkpoint_activations=False, micro=3)
+    new = resolved(machine=SERVER, auto=whole)
     assert (new.micro, new.loss_in_chunks) == (3, True)
     stored = json.loads(new.model_dump_json())
     del stored["loss_in_chunks"]  # no earlier version has it

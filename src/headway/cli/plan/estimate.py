@@ -128,7 +128,7 @@ def fleet_plan(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
     changes = (*_changes(plan, asked, workload), *kept)
     if plan.fits.verdict != "no" and fleet.device is not None:
         plan = _with_use(plan, plan.way)
-    if plan.use is not None and plan.use.verdict == "no":
+    if plan.way is not None and plan.use is not None and plan.use.verdict == "no":
         found = change_that_keeps_busy(plan, plan.way, on)
         changes = (*([PlanChange(*found)] if found else []), *changes)
     return replace(plan, changes=changes, long_words=long_run_words(plan, on))
