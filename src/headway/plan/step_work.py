@@ -152,8 +152,7 @@ def step_parts(
     recomputation = method.recomputed * forward
     taught = rates.forward(teacher) if teacher is not None else 0.0
     offloaded = 2 * NUMBER_BYTES * model.size.num_layers * model.size.hidden * passes.tokens
-    offloaded *= method.recomputed
-    offloading = offloaded / HOST_BYTES_PER_SECOND if method.offloads else 0.0
+    offloading = method.recomputed * offloaded / HOST_BYTES_PER_SECOND if method.offloads else 0.0
     computing = products + attention + elementwise + accumulated + recomputation + taught
     launching = _launch_seconds(model, teacher, passes, method)
     waiting = max(0.0, launching - computing)
