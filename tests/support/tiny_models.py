@@ -45,9 +45,10 @@ def tiny_model(type: str, num_layers: int = 2, **config: Any) -> nn.Module:
         **settings,
     )
     torch.manual_seed(1)
-    model: nn.Module = kind.from_config(made, attn_implementation="sdpa", dtype=torch.float32)
+    model: Any = kind.from_config(made, attn_implementation="sdpa", dtype=torch.float32)
     model.config.use_cache = False
-    return model.train()
+    trained: nn.Module = model.train()
+    return trained
 
 
 def tiny_batch(rows: int = ROWS, vocabulary: int = VOCABULARY) -> Batch:

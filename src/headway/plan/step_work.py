@@ -151,9 +151,8 @@ def step_parts(
     accumulated = (NUMBER_BYTES + 2 * method.state_bytes) * parameters * passes.number / memory
     recomputation = method.recomputed * forward
     taught = rates.forward(teacher) if teacher is not None else 0.0
-    inputs = NUMBER_BYTES * model.size.num_layers * model.size.hidden * passes.tokens
-    offloaded = 2 * method.recomputed * inputs
-    offloading = offloaded / HOST_BYTES_PER_SECOND if method.offloads else 0.0
+    offloaded = 2 * NUMBER_BYTES * model.size.num_layers * model.size.hidden * passes.tokens
+    offloading = method.recomputed * offloaded / HOST_BYTES_PER_SECOND if method.offloads else 0.0
     computing = products + attention + elementwise + accumulated + recomputation + taught
     launching = _launch_seconds(model, teacher, passes, method)
     waiting = max(0.0, launching - computing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from headway.train.device import seed_generators
 from headway.train.own_results import LossFunction, own_loss
 from headway.train.packed_sequences import not_packed
 from headway.train.vocabulary_loss import Rows, loss_in_head
-from headway.train.worker_log import log_line
 
 EXTRA = "loss_"
 HARD_LOSS = f"{EXTRA}hard"
@@ -88,7 +88,7 @@ class ChunkedTokenLoss:
         if not self._is_plain:
             self._is_plain = True
             if torch.is_grad_enabled():  # an evaluation has an objective of its own
-                log_line(
+                logging.getLogger("headway").warning(
                     "the logits of this model are not those of a linear head: the loss is computed "
                     "over those of a whole micro-batch"
                 )

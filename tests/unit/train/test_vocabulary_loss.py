@@ -109,7 +109,7 @@ class Capped(nn.Module):
 
 
 def test_a_head_with_more_than_a_product_has_the_plain_loss(
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, batch, loss = Capped(), tiny_batch(), chunked(12)
     expected, plain = passed(model, token_loss, batch)
@@ -117,7 +117,7 @@ def test_a_head_with_more_than_a_product_has_the_plain_loss(
         found, gradients = passed(model, loss, batch)
         assert found == expected, "the dropout of a pass in vain is drawn again"
         require_same(gradients, plain, rel=0)
-    assert capsys.readouterr().err.count("whole micro-batch") == 1
+    assert caplog.text.count("whole micro-batch") == 1
 
 
 def test_outside_of_the_loss_the_model_returns_logits() -> None:
@@ -152,7 +152,7 @@ def mesh(request: pytest.FixtureRequest) -> Iterator[DeviceMesh]:
 
 @pytest.mark.parametrize("has_group", [False, True])
 def test_a_sharded_head_is_gathered_as_often_as_for_the_plain_loss(
-    mesh: DeviceMesh, has_group: bool, capsys: pytest.CaptureFixture[str]
+    mesh: DeviceMesh, has_group: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether the head is gathered with the rest of the model or in a group of its own."""
 
@@ -168,7 +168,7 @@ def test_a_sharded_head_is_gathered_as_often_as_for_the_plain_loss(
         return seen.counts, gradients
 
     (expected, plain), (found, gradients) = counted(token_loss), counted(chunked(4))
-    assert capsys.readouterr().err == "", "it is a linear head for FSDP2, too"
+    assert caplog.text == "", "it is a linear head for FSDP2, too"
     if mesh.size() == 1:
         require_same(gradients, plain, rel=1e-6)
     else:
