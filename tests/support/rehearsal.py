@@ -28,7 +28,7 @@ from headway.plan.workload import CountedModel, Layout, Workload
 from headway.train.batches import Batch
 from headway.train.collectives import WorkerGroup
 from headway.train.feed import Feed
-from headway.train.fsdp import shard_model
+from headway.train.fsdp import parameters_by_unit, shard_model
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.gradient_norm import squared_norm
 from headway.train.models import BuiltModel, find_blocks
@@ -136,7 +136,7 @@ def _training(workload: Workload, built: BuiltModel, *, is_sharded: bool) -> Tra
             objective=token_loss,
             feed=cast(Feed, _FakeFeed(workload)),
             scale=LossScale(workload.precision),
-            gradient_reducer=GradientReducer(list(built.module.parameters())),
+            gradient_reducer=GradientReducer(parameters_by_unit(built.module)),
             copies=WeightCopies(built.module, workload.precision, is_sharded),
             step=0,
         ),
