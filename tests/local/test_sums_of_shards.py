@@ -14,15 +14,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.distributed.tensor import DTensor
 
 from headway.errors import PeerLost
 from headway.train import gradient_all_reduce
 from headway.train.collectives import PendingCollective, WorkerGroup
 from headway.train.fsdp import parameters_by_unit, shard_model
 from headway.train.gradient_all_reduce import GradientReducer
-from headway.train.models import BuiltModel
+from headway.train.models import BuiltModel, Ends
+from headway.train.undisturbed import undisturbed
 from headway.train.world import World, form_world
+from support.launches import Launches
 from support.workers import PROCESSES
 
 pytestmark = pytest.mark.local
@@ -45,13 +47,25 @@ class Block(nn.Module):
         return hidden + self.scale * self.outer(self.inner(hidden))
 
 
+class Scale(nn.Module):
+    """In the place of a final norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden * self.weight
+
+
 class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(5, WIDTH)
         self.blocks = nn.ModuleList([Block() for _ in range(NUM_BLOCKS)])
-        self.never = nn.Parameter(torch.zeros(WIDTH))
+        self.norm = Scale()
         self.head = nn.Linear(WIDTH, 5, bias=False)
+        self.never = Scale()
         generator = torch.Generator().manual_seed(3)
         with torch.no_grad():
             for parameter in self.parameters():
@@ -62,7 +76,7 @@ class Network(nn.Module):
         for number, block in enumerate(self.blocks):
             if number != one.unused_block:
                 hidden = block(hidden)
-        return self.head(hidden).sum() * one.weight
+        return self.head(self.norm(hidden)).sum() * one.weight
 
 
 @dataclass(frozen=True)
@@ -99,8 +113,8 @@ CASES = [
     Case("a block used earlier only", [[Pass(1), Pass(2, unused_block=0)] for _ in range(4)]),
     Case("equal again", [_passes(rank, 1) for rank in range(4)], bucket_bytes=60),
 ]
-DIES_AT = 3
-"""Number of sums of shards that the other copy starts before it dies."""
+BREAKS_AT = 3
+"""Number of sums that are started before the other copy dies, or the generation is over."""
 
 
 def expected(case: Case) -> Sums:
@@ -112,19 +126,6 @@ def expected(case: Case) -> Sums:
     return {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in named}
 
 
-class Launches(TorchDispatchMode):
-    """The collectives that this process launches, in their order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "c10d":
-            self.log.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 @dataclass
 class Watched:
     """A rank's group, and the sizes of the sums that it has started."""
@@ -132,11 +133,16 @@ class Watched:
     group: WorkerGroup
     before_start: Callable[[int], None] = lambda number: None
     sizes: list[int] = field(default_factory=list)
-    is_over = False
+    ends_after: int | None = None
+    """Number of sums after which the generation is over."""
 
     @property
     def size(self) -> int:
         return self.group.size
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.sizes) == self.ends_after
 
     def start_all_reduce(self, tensor: torch.Tensor) -> PendingCollective:
         self.before_start(len(self.sizes))
@@ -180,18 +186,25 @@ def _work(rank: int, store: str, answers: Any) -> None:
             generation=1,
         )
         model = Network()
-        built = BuiltModel(model, list(model.blocks), None, is_transformers=False)
+        ends = Ends(model.embedding, [model.norm, model.head])
+        built = BuiltModel(model, list(model.blocks), None, is_transformers=True, ends=ends)
         shard_model(built, world.placement, "fp32")
         copy = Copy(world, model, GradientReducer(parameters_by_unit(model)))
         assert world.replicas is not None
         found: dict[str, Any] = {}
+        with undisturbed(model, world.device):
+            found["evaluated"] = model(Pass(1)).item()
+        found["is sharded"] = all(isinstance(p, DTensor) for p in model.parameters())
         for case in CASES:
             gradient_all_reduce.BUCKET_BYTES = case.bucket_bytes
             watched = Watched(world.replicas)
             with Launches() as launches:
                 lost = copy.step(case.passes[rank], watched)
-            sums = {name: one.tolist() for name, one in copy.sums().items()}
-            found[case.name] = (lost, watched.sizes, launches.log, sums)
+            found[case.name] = (lost, watched.sizes, launches.log, _lists(copy.sums()))
+        over = Watched(world.replicas, ends_after=BREAKS_AT)
+        lost = copy.step(CASES[0].passes[rank], over)
+        again = copy.step(CASES[0].passes[rank], Watched(world.replicas))
+        found["over"] = (type(lost).__name__, len(over.sizes), again, _lists(copy.sums()))
         answers.put((rank, found))
         dist.barrier()
         _lose_the_other_copy(copy, world.replicas, answers)
@@ -205,7 +218,7 @@ def _lose_the_other_copy(copy: Copy, replicas: WorkerGroup, answers: Any) -> Non
     rank = copy.world.rank
 
     def die(number: int) -> None:
-        if rank >= RANKS and number == DIES_AT:
+        if rank >= RANKS and number == BREAKS_AT:
             os._exit(0)
 
     if rank >= RANKS:
@@ -217,8 +230,11 @@ def _lose_the_other_copy(copy: Copy, replicas: WorkerGroup, answers: Any) -> Non
             os._exit(0)  # also where its other rank was faster
     lost = copy.step(_passes(2 * rank, 2), Watched(replicas))
     alone = copy.step(_passes(2 * rank, 2), None)
-    sums = {name: one.tolist() for name, one in copy.sums().items()}
-    answers.put((rank, (type(lost).__name__, alone, sums)))
+    answers.put((rank, (type(lost).__name__, alone, _lists(copy.sums()))))
+
+
+def _lists(sums: Sums) -> dict[str, Any]:
+    return {name: one.tolist() for name, one in sums.items()}
 
 
 @pytest.fixture(scope="module")
@@ -247,13 +263,19 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_sums_are_those_of_one_process(answers: dict[int, list[Any]], case: Case) -> None:
-    sums = {name: one.tolist() for name, one in expected(case).items()}
+    sums = _lists(expected(case))
     for rank in range(COPIES * RANKS):
         lost, sizes, _, found = answers[rank][0][case.name]
         assert lost is None
         assert found == sums
         other_copy = answers[(rank + RANKS) % (COPIES * RANKS)][0][case.name]
         assert sizes == other_copy[1], "both copies reduce the same buckets in the same order"
+
+
+def test_after_an_evaluation_all_weights_are_sharded(answers: dict[int, list[Any]]) -> None:
+    for rank in range(COPIES * RANKS):
+        assert answers[rank][0]["is sharded"]
+        assert answers[rank][0]["evaluated"] == Network()(Pass(1)).item()
 
 
 def test_shards_are_summed_while_the_last_pass_still_scatters(
@@ -264,8 +286,11 @@ def test_shards_are_summed_while_the_last_pass_still_scatters(
         reduces = [at for at, name in enumerate(log) if "allreduce" in name]
         scatters = [at for at, name in enumerate(log) if "reduce_scatter" in name]
         assert len(reduces) == len(sizes)
-        second_pass = scatters[len(scatters) // 2]
-        assert second_pass < reduces[0] < scatters[-1]
+        # The head of the last pass, then each block, then the table.
+        assert len(scatters) == 2 * (NUM_BLOCKS + 2)
+        head, *blocks, table = scatters[len(scatters) // 2 :]
+        assert head < reduces[0] < blocks[0]
+        assert blocks[-1] < reduces[-4] < table
 
 
 def test_a_lost_copy_is_said_and_the_step_can_be_taken_again(
@@ -273,9 +298,18 @@ def test_a_lost_copy_is_said_and_the_step_can_be_taken_again(
 ) -> None:
     """Nothing is raised into the backward pass of FSDP2, whose units would be unusable."""
     passes = [one for rank in range(RANKS) for one in _passes(2 * rank, 2)]
-    sums = {name: one.tolist() for name, one in expected(Case("", [passes])).items()}
+    sums = _lists(expected(Case("", [passes])))
     for rank in range(RANKS):
         lost, alone, found = answers[rank][1]
         assert lost == "PeerLost"
         assert alone is None
         assert found == sums
+
+
+def test_a_generation_that_is_over_is_said_after_the_pass(answers: dict[int, list[Any]]) -> None:
+    """The other ranks of the copy are in the pass. Sums that were given up do not touch the next
+    attempt."""
+    for rank in range(COPIES * RANKS):
+        lost, started, again, found = answers[rank][0]["over"]
+        assert (lost, started, again) == ("PeerLost", BREAKS_AT, None)
+        assert found == _lists(expected(CASES[0]))

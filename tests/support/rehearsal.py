@@ -31,7 +31,7 @@ from headway.train.feed import Feed
 from headway.train.fsdp import parameters_by_unit, shard_model
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.gradient_norm import squared_norm
-from headway.train.models import BuiltModel, find_blocks
+from headway.train.models import BuiltModel, find_blocks, find_ends
 from headway.train.objectives import token_loss
 from headway.train.precision import LossScale
 from headway.train.recomputed_blocks import recompute_blocks
@@ -115,7 +115,9 @@ def _built(workload: Workload, layout: Layout, placement: RankPlacement) -> Buil
     module: nn.Module = kind.from_config(
         config, attn_implementation="sdpa", dtype=torch.float32
     ).train()
-    built = BuiltModel(module, find_blocks(module), None, is_transformers=True)
+    blocks = find_blocks(module)
+    ends = find_ends(module, blocks)
+    built = BuiltModel(module, blocks, None, is_transformers=True, ends=ends)
     cast_inputs(built, workload.precision, placement)
     if layout.recomputes:
         recompute_blocks(built.blocks, offload=False)

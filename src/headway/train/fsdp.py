@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -23,8 +25,14 @@ def shard_model(built: BuiltModel, placement: RankPlacement, precision: Precisio
         policy = MixedPrecisionPolicy(
             param_dtype=COMPUTE_DTYPE[precision], reduce_dtype=torch.float32
         )
-    for part in [*built.blocks, built.module]:
-        fully_shard(part, mesh=placement.shard_mesh, mp_policy=policy)
+    shard = partial(fully_shard, mesh=placement.shard_mesh, mp_policy=policy)
+    for block in built.blocks:
+        shard(block)
+    if built.ends is not None:
+        # As parts of the root their gradients would be reduced after those of all blocks.
+        shard(built.ends.head, reshard_after_forward=False)  # backward begins with it
+        shard(built.ends.table).set_unshard_in_backward(False)  # its gradient needs no weights
+    shard(built.module)
     for part in built.module.modules():
         if isinstance(part, FSDPModule):
             # FSDP2 divides by the number of ranks unless told not to. Our gradients are sums over
