@@ -111,7 +111,9 @@ def _compare(folder: Path, copies: int) -> Comparison:
     context = get_context("spawn")
     pipes = [context.Pipe() for _ in range(workers)]
     processes = [
-        context.Process(target=_work, args=(rank, copies, resolved, folder, pipes[rank][1]))
+        context.Process(
+            target=_work, args=(rank, copies, resolved, folder, pipes[rank][1]), daemon=True
+        )
         for rank in range(workers)
     ]
     for process in processes:

@@ -48,8 +48,8 @@ def fleet(name: str, devices: int = 8, nodes: int = 1) -> Fleet:
     return Fleet(device, devices, nodes)
 
 
-# Of `make bench-memory`, 2026-11-18, sharded llama 2026-11-19, torch 2.15.0: bytes of all tensors, in
-# a step and in the step after a save.
+# Of `make bench-memory`, 2026-11-18, sharded llama 2026-11-19, torch 2.15.0: bytes of all tensors,
+# in a step and in the step after a save.
 @pytest.mark.parametrize(
     ("case", "step_mb", "save_mb"),
     [
