@@ -254,6 +254,9 @@ bench-reconfigure: install ## a fresh group for each generation against torch's 
 bench-replicate: install ## two workers against DistributedDataParallel, and the cost of membership per step
 	$(BENCH).replicate
 
+bench-shard: install ## sharded workers, one copy and two, beside bare FSDP2 and its two-dimensional mesh
+	$(BENCH).shard
+
 bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about two hours
 	FAULTS=$${FAULTS:-5} $(BENCH).compare
 

@@ -28,10 +28,10 @@ from headway.plan.workload import CountedModel, Layout, Workload
 from headway.train.batches import Batch
 from headway.train.collectives import WorkerGroup
 from headway.train.feed import Feed
-from headway.train.fsdp import shard_model
+from headway.train.fsdp import parameters_by_unit, shard_model
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.gradient_norm import squared_norm
-from headway.train.models import BuiltModel, find_blocks
+from headway.train.models import BuiltModel, find_blocks, find_ends
 from headway.train.objectives import ChunkedTokenLoss, token_loss
 from headway.train.precision import LossScale
 from headway.train.recomputed_blocks import recompute_blocks
@@ -115,7 +115,9 @@ def _built(workload: Workload, layout: Layout, placement: RankPlacement) -> Buil
     module: nn.Module = kind.from_config(
         config, attn_implementation="sdpa", dtype=torch.float32
     ).train()
-    built = BuiltModel(module, find_blocks(module), None, is_transformers=True)
+    blocks = find_blocks(module)
+    ends = find_ends(module, blocks)
+    built = BuiltModel(module, blocks, None, is_transformers=True, ends=ends)
     cast_inputs(built, workload.precision, placement)
     recompute_blocks(built.blocks[: layout.recomputed_blocks])
     if placement.shard_mesh is not None:
@@ -135,7 +137,7 @@ def _training(workload: Workload, built: BuiltModel, *, is_sharded: bool) -> Tra
             objective=ChunkedTokenLoss() if workload.loss_in_chunks else token_loss,
             feed=cast(Feed, _FakeFeed(workload)),
             scale=LossScale(workload.precision),
-            gradient_reducer=GradientReducer(list(built.module.parameters())),
+            gradient_reducer=GradientReducer(parameters_by_unit(built.module)),
             copies=WeightCopies(built.module, workload.precision, is_sharded),
             step=0,
         ),

@@ -16,7 +16,7 @@ from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.spec.run_file import GuardConfig, RunFile
 from headway.state.store import Store
 from headway.train.feed import Feed
-from headway.train.fsdp import shard_model
+from headway.train.fsdp import parameters_by_unit, shard_model
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.loss_guard import LossGuard
 from headway.train.models import BuiltModel
@@ -119,6 +119,6 @@ def small_training(
         ),
         scale=LossScale(precision),
         guard=LossGuard(GuardConfig()),
-        gradient_reducer=GradientReducer(list(model.parameters())),
+        gradient_reducer=GradientReducer(parameters_by_unit(model)),
         copies=WeightCopies(model, precision, is_sharded=placement.shard_mesh is not None),
     )

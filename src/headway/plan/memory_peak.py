@@ -89,6 +89,8 @@ class StepShape:
     micro-batch, or zeros in buckets."""
     on_gpu: bool
     offloads: bool = False
+    ends_apart: bool = False
+    """Whether the token table and the output head are units of sharding beside the layers."""
     teacher_parameters: int = 0
     uses_lamb: bool = False
     state: StateBytes = StateBytes()
@@ -176,7 +178,7 @@ def step_shape(workload: Workload, fleet: Fleet, layout: Layout) -> StepShape:
     shards = min(layout.shard_devices, fleet.num_devices)
     workers = fleet.num_devices - fleet.num_devices % shards
     passes = share_of(batches, workers, shards, 0).num_passes
-    is_bucketed = shards == 1 and fleet.num_devices > 1
+    is_bucketed = workers > shards
     teacher = workload.teacher
     return StepShape(
         model=model,
@@ -187,6 +189,7 @@ def step_shape(workload: Workload, fleet: Fleet, layout: Layout) -> StepShape:
         shards=shards,
         recomputed=min(layout.recomputed_blocks, model.layers),
         offloads=layout.offloads,
+        ends_apart=shards > 1 and not model.is_tied,
         has_gradients=passes > 1 or is_bucketed,
         on_gpu=on_gpu,
         teacher_parameters=teacher.size.parameters if teacher else 0,
@@ -203,6 +206,7 @@ def highest_moment(shape: StepShape) -> tuple[str, Bytes]:
     moments = {
         **_at_losses(shape),
         "in the backward pass of the output head": _at_head(shape),
+        "when the gradients of the output head are reduced": _at_reduced_head(shape),
         "in the backward pass of the last layer": _at_layer(shape, done=0),
         **_at_recomputed(shape),
         "in the backward pass of the first layer": _at_layer(shape, done=shape.model.layers - 1),
@@ -233,14 +237,18 @@ def _gradients(shape: StepShape, parameters: int | None = None) -> dict[str, int
     return {"gradients": _share(shape.state.gradients * number, shape.shards)}
 
 
-def _in_passes(shape: StepShape) -> dict[str, int]:
+def _in_passes(shape: StepShape, *, is_head_done: bool = False) -> dict[str, int]:
     """Beside the state, from the first forward pass to the last backward pass."""
     is_copied = shape.number != shape.state.weights and not shape.is_sharded
-    gathered = shape.number * shape.root_parameters if shape.is_sharded else 0
+    held = shape.root_parameters
+    if shape.ends_apart:
+        held -= shape.model.table_parameters * (2 if is_head_done else 1)
+    gathered = shape.number * held if shape.is_sharded else 0
     return {
         **_state(shape),
         "weight copies": shape.number * shape.parameters if is_copied else 0,
-        # Sharding keeps what is in no layer gathered until the end of the backward pass.
+        # Sharding keeps what is in no unit inside gathered until the end of the backward pass, and
+        # a head that is a unit until its own.
         "gathered weights": gathered,
     }
 
@@ -285,13 +293,20 @@ def _at_head(shape: StepShape) -> Bytes:
     """The gradient of the logits and that of the head's weights are alive. In chunks both were
     computed with the loss."""
     model, number, tokens = shape.model, shape.number, shape.tokens
+    passing = _in_passes(shape)
     return {
-        **_in_passes(shape),
+        **passing,
+        "gathered weights": passing["gathered weights"] + _gathered_ahead(shape),
         **_gradients(shape, None if shape.has_gradients else 0),
         "activations": _kept_in_layers(shape, model.layers) + tokens * shape.kept.ends,
         "logits": tokens * number * model.vocabulary if shape.loss_rows is None else 0,
         _MICRO_GRADIENTS: _gradient_of_table(shape),
     }
+
+
+def _gathered_ahead(shape: StepShape) -> int:
+    """Of the last layer, during the backward pass of a head that is a unit."""
+    return shape.number * shape.model.layer_parameters if shape.ends_apart else 0
 
 
 def _gradient_of_table(shape: StepShape) -> int:
@@ -301,6 +316,22 @@ def _gradient_of_table(shape: StepShape) -> int:
     waits = model.is_tied or shape.is_sharded
     added = 0 if waits or number == shape.state.gradients else shape.state.gradients
     return (number + added) * model.table_parameters
+
+
+def _at_reduced_head(shape: StepShape) -> Bytes:
+    """The head's own unit: its gradients are copied to be reduced."""
+    if not shape.ends_apart:
+        return {}
+    table = shape.model.table_parameters
+    copied = (shape.number + shape.state.reduce) * table
+    passing = _in_passes(shape, is_head_done=True)
+    return {
+        **passing,
+        "gathered weights": passing["gathered weights"] + _gathered_ahead(shape),
+        **_gradients(shape, None if shape.has_gradients else 0),
+        "activations": _kept_in_layers(shape, shape.model.layers),
+        "reduced gradients": max(copied, _reduced(shape, table)),
+    }
 
 
 def _at_layer(shape: StepShape, done: int) -> Bytes:
@@ -315,7 +346,7 @@ def _at_layer(shape: StepShape, done: int) -> Bytes:
     layer, waiting = model.layer_parameters, _waiting_of_root(shape)
     ready = done * layer + (0 if waiting else model.table_parameters)
     parts = {
-        **_in_passes(shape),
+        **_in_passes(shape, is_head_done=True),
         **_gradients(shape, None if shape.has_gradients else ready),
         "activations": activations,
         "gradients of activations": flowing,
@@ -348,7 +379,7 @@ def _at_recomputed(shape: StepShape) -> dict[str, Bytes]:
 
 def _waiting_of_root(shape: StepShape) -> int:
     """Gradients of the output head that wait for the end of the backward pass."""
-    waits = shape.model.is_tied or shape.is_sharded
+    waits = shape.model.is_tied or (shape.is_sharded and not shape.ends_apart)
     return shape.number * shape.model.table_parameters if waits else 0
 
 
@@ -363,11 +394,11 @@ def _at_end(shape: StepShape) -> Bytes:
     model, number = shape.model, shape.number
     table = model.table_parameters
     if shape.is_sharded:
-        ready = shape.parameters - shape.root_parameters
+        last = table if shape.ends_apart else shape.root_parameters
         return {
-            **_in_passes(shape),
-            **_gradients(shape, None if shape.has_gradients else ready),
-            "reduced gradients": _reduced(shape, shape.root_parameters),
+            **_in_passes(shape, is_head_done=True),
+            **_gradients(shape, None if shape.has_gradients else shape.parameters - last),
+            "reduced gradients": _reduced(shape, last),
         }
     # Tied: that of the head, that of the table, and their sum. Then it is added in fp32.
     flowing = number * (3 if model.is_tied else 1) * table

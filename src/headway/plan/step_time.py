@@ -121,8 +121,6 @@ def headway_method(workload: Workload, fleet: Fleet, layout: Layout) -> Method:
         optimizer_touches=LAMB_TOUCHES
         if workload.optimizer == "lamb"
         else Method.optimizer_touches,
-        # Shards are all-reduced over the copies after the last backward pass.
-        overlaps_copies=False,
         offloads=layout.offloads,
     )
 

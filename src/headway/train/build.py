@@ -14,7 +14,7 @@ from headway.spec.run_file import ModelConfig
 from headway.state.user_code import make_importable
 from headway.train.export import trained_elsewhere
 from headway.train.feed import Feed, open_feed
-from headway.train.fsdp import shard_model
+from headway.train.fsdp import parameters_by_unit, shard_model
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.initial_weights import materialize
 from headway.train.loss_guard import LossGuard
@@ -55,7 +55,7 @@ def build(
         feed=feed,
         scale=LossScale(run.precision),
         guard=LossGuard(run.guard),
-        gradient_reducer=GradientReducer(list(built.module.parameters())),
+        gradient_reducer=GradientReducer(parameters_by_unit(built.module)),
         copies=WeightCopies(
             built.module, run.precision, is_sharded=placement.shard_mesh is not None
         ),

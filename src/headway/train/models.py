@@ -53,10 +53,22 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Ends:
+    """The parts of a transformers model before and after its blocks, if they share no weights."""
+
+    table: nn.Embedding
+    """The token table."""
+    head: list[nn.Module]
+    """Final norm and output head."""
+
+
+@dataclass(frozen=True)
 class BuiltModel:
     module: nn.Module
     blocks: list[nn.Module] = field(repr=False)
     """The repeated layers: units of sharding, recomputation and compiling."""
+    ends: Ends | None = field(default=None, repr=False, kw_only=True)
+    """Units of sharding beside the blocks; None: the ends are part of the root."""
     size: ModelSize | None
     """None where the type is unknown to the plan; then there is no MFU."""
     is_transformers: bool
@@ -94,7 +106,15 @@ def build_model(
         module.config.use_cache = False  # a cache of keys and values is for generation
         _check_fits(module.config, resolved.run.data.sequence_length, samples)
         size = model_size(module.config.model_type, module.config.to_dict())
-    return BuiltModel(module, blocks, size, is_transformers, network.weights, network.whole_because)
+    return BuiltModel(
+        module,
+        blocks,
+        size,
+        is_transformers,
+        network.weights,
+        network.whole_because,
+        ends=find_ends(module, blocks) if is_transformers else None,
+    )
 
 
 def _random(
@@ -113,6 +133,36 @@ def find_blocks(module: nn.Module) -> list[nn.Module]:
     lists = [inner for inner in module.modules() if isinstance(inner, nn.ModuleList)]
     alike = [layers for layers in lists if len({type(layer) for layer in layers}) == 1]
     return list(max(alike, key=len, default=[]))
+
+
+def find_ends(module: Any, blocks: list[nn.Module]) -> Ends | None:
+    """The ends of a transformers model, where their weights are used nowhere else."""
+    table, head = module.get_input_embeddings(), module.get_output_embeddings()
+    if not (isinstance(table, nn.Embedding) and isinstance(head, nn.Linear)):
+        return None
+    unit = [*_norms_after(module, blocks), head]
+    are_apart = _is_apart(module, [table]) and _is_apart(module, unit)
+    return Ends(table, unit) if are_apart else None
+
+
+def _norms_after(module: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
+    """Modules of vectors only, which follow the list of blocks."""
+    for parent in module.modules():
+        children = list(parent.children())
+        for number, child in enumerate(children):
+            if isinstance(child, nn.ModuleList) and list(child) == blocks:
+                shapes = [
+                    (one, [p.ndim for p in one.parameters()]) for one in children[number + 1 :]
+                ]
+                return [one for one, dimensions in shapes if set(dimensions) == {1}]
+    return []
+
+
+def _is_apart(module: nn.Module, unit: list[nn.Module]) -> bool:
+    own = {p for part in unit for p in part.parameters()}
+    inside = {inner for part in unit for inner in part.modules()}
+    others = (one for one in module.modules() if one not in inside)
+    return all(own.isdisjoint(one.parameters(recurse=False)) for one in others)
 
 
 def own_model(model: ModelConfig) -> BuiltModel:

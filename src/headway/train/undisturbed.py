@@ -30,5 +30,6 @@ def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-        if isinstance(model, FSDPModule):
-            model.reshard()  # the backward pass does it otherwise, and there was none
+        for part in model.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()  # the backward pass does it otherwise, and there was none

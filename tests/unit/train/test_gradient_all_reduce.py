@@ -113,26 +113,28 @@ SMALL, LARGE = 400 * MIB, 30_000 * MIB
 
 
 @pytest.mark.parametrize(
-    ("num_replicas", "gradient_bytes", "expected_bytes"),
+    ("num_replicas", "gradient_bytes", "expected_bytes", "on_accelerator"),
     [
-        (1, LARGE, 8 * MIB),
-        (2, LARGE, 8 * MIB),
-        (32, LARGE, 8 * MIB),
-        (33, LARGE, 16 * MIB),
-        (64, LARGE, 16 * MIB),
-        (999, LARGE, 256 * MIB),
-        (1000, LARGE, 256 * MIB),
-        (5000, LARGE, 256 * MIB),
-        (1000, SMALL, 50 * MIB),
-        (1000, 20 * MIB, 8 * MIB),
+        (1, LARGE, 8 * MIB, 64 * MIB),
+        (2, LARGE, 8 * MIB, 64 * MIB),
+        (32, LARGE, 8 * MIB, 64 * MIB),
+        (33, LARGE, 16 * MIB, 64 * MIB),
+        (64, LARGE, 16 * MIB, 64 * MIB),
+        (999, LARGE, 256 * MIB, 256 * MIB),
+        (1000, LARGE, 256 * MIB, 256 * MIB),
+        (5000, LARGE, 256 * MIB, 256 * MIB),
+        (2, SMALL, 8 * MIB, 50 * MIB),
+        (1000, SMALL, 50 * MIB, 50 * MIB),
+        (1000, 20 * MIB, 8 * MIB, 8 * MIB),
     ],
 )
 def test_buckets_of_larger_groups_are_larger(
-    num_replicas: int, gradient_bytes: int, expected_bytes: int
+    num_replicas: int, gradient_bytes: int, expected_bytes: int, on_accelerator: int
 ) -> None:
     """So that messages around the ring are not small; and not so large that nothing is sent before
-    the backward pass ends."""
+    the backward pass ends. On accelerators they are large in any group."""
     assert replicate.bucket_bytes(num_replicas, gradient_bytes) == expected_bytes
+    assert replicate.bucket_bytes(num_replicas, gradient_bytes, True) == on_accelerator
 
 
 def test_a_group_of_another_size_divides_the_same_gradients_otherwise(

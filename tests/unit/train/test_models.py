@@ -10,7 +10,7 @@ from torch import nn
 from headway.errors import BadInput
 from headway.plan.model_size import padded_vocabulary
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
-from headway.train.models import _from_scratch, find_blocks, own_model
+from headway.train.models import _from_scratch, find_blocks, find_ends, own_model
 
 
 class Manifest:
@@ -115,3 +115,41 @@ def test_weights_that_would_train_badly_are_refused(
         return
     with pytest.raises(BadInput, match=says):
         own_model(model)
+
+
+LLAMA = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("type_", "config", "names"),
+    [
+        ("llama", LLAMA, ["model.embed_tokens", "model.norm", "lm_head"]),
+        ("llama", {**LLAMA, "tie_word_embeddings": True}, None),
+        (
+            "gpt2",
+            {"n_layer": 2, "tie_word_embeddings": False},
+            ["transformer.wte", "transformer.ln_f", "lm_head"],
+        ),
+        ("gpt2", {"n_layer": 2}, None),
+    ],
+)
+def test_ends_are_found_where_they_share_no_weights(
+    type_: str, config: dict[str, object], names: list[str] | None
+) -> None:
+    model = ModelConfig(type=type_, config=config)
+    module = _from_scratch(model, ObjectiveConfig(type="causal"), Manifest())  # type: ignore[arg-type]
+    ends = find_ends(module, find_blocks(module))
+    name_of = {inner: name for name, inner in module.named_modules()}
+    assert (ends and [name_of[one] for one in (ends.table, *ends.head)]) == names
+
+
+def test_a_head_whose_bias_is_used_elsewhere_is_no_end_of_its_own() -> None:
+    model = ModelConfig(type="gpt2", config={"n_layer": 2, "tie_word_embeddings": False})
+    module = _from_scratch(model, ObjectiveConfig(type="causal"), Manifest())  # type: ignore[arg-type]
+    module.bias = module.transformer.ln_f.bias
+    assert find_ends(module, find_blocks(module)) is None
