@@ -45,7 +45,7 @@ class RankPlacement:
     local_rank: int = 0
     """Rank in the domain."""
     domain_size: int = 1
-    """Workers of a domain. Those of the first domain write checkpoints."""
+    """Workers of a domain."""
     shard_mesh: DeviceMesh | None = None
     """The ranks of this domain, if the model is sharded over them."""
     domain_groups: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = field(
@@ -65,6 +65,8 @@ class World:
     """Workers that hold the same part of the model: gradients are all-reduced over them."""
     domain: DomainGroup | None = field(default=None, repr=False)
     """The ranks that the model is sharded over, this one included."""
+    ends_as_a_whole: bool = False
+    """Whether the loss of any worker ends this world for all of them."""
 
     @property
     def device(self) -> torch.device:
@@ -76,9 +78,14 @@ class World:
         return self.rank == 0
 
     @property
+    def num_writers(self) -> int:
+        """Workers that write a checkpoint together, the first ones by rank. Only the leader's
+        domain if the others may be lost while training continues: that must not end a save."""
+        return self.num_workers if self.ends_as_a_whole else self.placement.domain_size
+
+    @property
     def writes_checkpoints(self) -> bool:
-        """Whether it is in the leader's domain, whose ranks write checkpoints together."""
-        return self.rank < self.placement.domain_size
+        return self.rank < self.num_writers
 
     @property
     def shard_size(self) -> int:
@@ -317,7 +324,7 @@ def form_world(
             placement = RankPlacement(device, rank % ranks_per_node, ranks_per_node)
             assert dist.group.WORLD is not None
             everyone = WorkerGroup(dist.group.WORLD, monitor)
-            return World(rank, num_workers, generation, placement, everyone)
+            return World(rank, num_workers, generation, placement, everyone, ends_as_a_whole=True)
         copy_size = (copy_nodes or nodes) * ranks_per_node
         num_copies = num_workers // copy_size
         mesh = init_device_mesh(
@@ -331,6 +338,7 @@ def form_world(
         RankPlacement(device, rank % copy_size, copy_size, mesh["shard"]),
         WorkerGroup(mesh.get_group("replica"), monitor) if num_copies > 1 else None,
         DomainGroup(WorkerGroup(group, monitor), WorkerGroup(group, monitor), generation),
+        ends_as_a_whole=True,
     )
 
 
