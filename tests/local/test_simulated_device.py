@@ -96,8 +96,10 @@ def test_host_syncs_of_an_evaluation(causal: SmallRun) -> None:
     assert counts[0] == counts[1], "more micro-batches, more syncs"
 
 
-def test_copies_to_the_host_go_through_two_pinned_buffers() -> None:
-    found, num_buffers = in_worker_process(copy_twice)
+def test_copies_to_the_host_go_through_two_pinned_buffers_beside_training() -> None:
+    found, syncs, early, num_buffers = in_worker_process(copy_twice)
+    assert syncs == [], "training waits for no copy"
+    assert early == [False, False], "but the state must not change before they are made"
     expected = [torch.arange(100.0), torch.tensor(3.0), torch.arange(33).view(3, 11).t()]
     assert found == [[one.tolist() for one in expected]] * 2
     assert num_buffers == 2, "kept from one save to the next"

@@ -3,6 +3,7 @@ torch offers for a type of device is in a module of that name (`torch.cuda`)."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -90,6 +91,21 @@ def recorded_event(device: torch.device) -> Any:
     event = _module(device).Event()
     event.record()
     return event
+
+
+def stream_after_all(device: torch.device) -> Any:
+    """A new stream, for work after all that was given to the device so far and beside what comes
+    next."""
+    module = _module(device)
+    stream = module.Stream()
+    stream.wait_stream(module.current_stream(device))
+    return stream
+
+
+def on_stream(stream: Any, device: torch.device) -> AbstractContextManager[Any]:
+    """Work of this thread goes to that stream."""
+    context: AbstractContextManager[Any] = _module(device).stream(stream)
+    return context
 
 
 def synchronize(device: torch.device) -> None:

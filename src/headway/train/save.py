@@ -89,12 +89,14 @@ class SaveSchedule:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of everything that a save writes, at one step."""
+    """Everything that a save writes, at one step."""
 
     step: int
     committed_in: int
     world: World
     rows: list[TensorRows]
+    copies: HostCopies
+    """What fills the rows, in the thread that writes them."""
     facts: dict[str, Any]
 
 
@@ -138,7 +140,6 @@ class CheckpointSaver:
         while one is being written: it may succeed."""
         self.sent_at = clock.monotonic()
         self._buffers: dict[str, torch.Tensor] = {}
-        self._host_copies = HostCopies()
 
     def begin(self, world: World) -> None:
         """From now on saves are those of this world; one that is being written is not disturbed."""
@@ -203,7 +204,7 @@ class CheckpointSaver:
         return self.failures > 0 and waited >= FIRST_RETRY_SECONDS * 2 ** min(self.failures - 1, 6)
 
     def start(self, training: Training, validation_loss: float | None) -> float:
-        """Copies the state and starts to write it. Returns the seconds that training was
+        """Starts to copy the state and to write it. Returns the seconds that training was
         blocked."""
         began = self.clock.monotonic()
         self.tried, self.tried_at = (training.step, training.committed_in), began
@@ -281,11 +282,16 @@ class CheckpointSaver:
                 # Reused by all saves: touching fresh memory costs more than copying into it.
                 buffer = torch.empty(tensor.local.shape, dtype=tensor.local.dtype)
                 self._buffers[tensor.name] = buffer
-            self._host_copies.start(tensor.local, buffer)
+            training.saved_copies.add(tensor.local, buffer)
             rows.append(TensorRows(tensor.name, tensor.shape, tensor.start, buffer))
-        self._host_copies.finish()  # SYNC
-        facts = self._facts(training, validation_loss)
-        return Snapshot(training.step, training.committed_in, self.world, rows, facts)
+        return Snapshot(
+            step=training.step,
+            committed_in=training.committed_in,
+            world=self.world,
+            rows=rows,
+            copies=training.saved_copies,
+            facts=self._facts(training, validation_loss),
+        )
 
     def _facts(self, training: Training, validation_loss: float | None) -> dict[str, Any]:
         """What a manifest says of the state besides its tensors."""
@@ -311,10 +317,11 @@ class CheckpointSaver:
         folder = folder_of(snapshot.step, world.generation)
         mine = f"{folder}/rank-{world.rank}"
         is_complete = False
-        if world.is_leader:
-            with suppress(OSError):  # an unreachable store fails the save itself
-                clear_failed(self.directory, snapshot.step, world.generation)
         try:
+            snapshot.copies.run()  # first: the next step may wait for it
+            if world.is_leader:
+                with suppress(OSError):  # an unreachable store fails the save itself
+                    clear_failed(self.directory, snapshot.step, world.generation)
             # A record of an earlier attempt at the same step would vouch for a file that is about
             # to be overwritten.
             if self.directory.store.size(f"{mine}.json") is not None:
