@@ -177,6 +177,8 @@ def exit_code_of(code: Exit, worlds: WorldSource) -> Exit:
 def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | None) -> None:
     """Records a hang, once for each time that no step is committed for long. In the watchdog's
     thread."""
+    from headway.train.flight_recorder import collective_numbers
+
     run.journal.note(
         "stuck",
         step=run.training.step,
@@ -185,6 +187,7 @@ def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | No
         local_rank=local_rank,
         # A worker that does not wait is the one that blocks the others. Unknown without a session.
         waits=None if session is None else session.view.status.waits > 0,
+        collectives=collective_numbers(),
     )
 
 

@@ -7,7 +7,6 @@ together. Between domains everything is replicated.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +24,7 @@ from headway.train.collectives import GroupMonitor, WorkerGroup, forming_group
 from headway.train.device import backends_of, connected_device
 from headway.train.domain_group import DomainGroup
 from headway.train.stop_request import StopRequest
+from headway.train.watchdog import MAX_HANGS, abort
 
 # A dead peer closes its connections and is noticed at once, and the launcher stops the others; this
 # bounds the wait for one that is alive but stuck. Compiling a large model takes minutes.
@@ -33,8 +33,6 @@ FORM_TIMEOUT = timedelta(minutes=3)
 CONTROL_TIMEOUT = timedelta(hours=1)
 """Between the ranks of a live domain, which notice a loss by other means: one of them may wait for
 an unreachable store, or for a long save, while the others wait for it."""
-MAX_HANGS = 2
-"""Hangs in a row after which a worker ends itself."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +253,7 @@ class OneWorld:
 
     def report_hang(self, times: int) -> None:
         if times >= MAX_HANGS:
-            os.abort()  # counts as a lost worker: all restart
+            abort()  # counts as a lost worker: all restart
 
     def next(self, is_wanted: Callable[[], bool]) -> World | None:
         return self._world
