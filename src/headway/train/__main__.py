@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -81,13 +82,13 @@ def main(arguments: list[str]) -> int:
         from headway.train.loop import train
         from headway.train.worker_run import open_run
 
-        import_seconds = clock.monotonic() - began
+        seconds = {"import": clock.monotonic() - began}
         torch.set_num_threads(resolved.threads)
         if session is not None and not resolved.is_live:
             from headway.train.restart import RestartWorlds
 
             restart = RestartWorlds(session, stop)
-        placement, worlds = _placement(start, session, stop, restart, is_ours)
+        placement, worlds = _placement(start, session, stop, seconds, restart, is_ours)
 
         def on_hang(times: int) -> None:
             assert start is not None
@@ -102,7 +103,7 @@ def main(arguments: list[str]) -> int:
             launch=start.launch,
             stop=stop,
             clock=clock,
-            import_seconds=import_seconds,
+            seconds=seconds,
             on_hang=on_hang,
             steps_file=start.steps_file,
             shares_log=not is_ours,
@@ -195,21 +196,28 @@ def _placement(
     start: Start,
     session: Session | None,
     stop: StopRequest,
+    seconds: dict[str, float],
     restart: RestartWorlds | None = None,
     is_ours: bool = True,
 ) -> tuple[RankPlacement, WorldSource]:
     """This worker's device and position, and the source of its worlds. COLLECTIVE, unless it is
-    alone. `is_ours`: Headway's own launcher has started it."""
+    alone. `is_ours`: Headway's own launcher has started it. `seconds`: gets what the parts
+    take, as far as a restart has them."""
     from headway.train.device import device_of
     from headway.train.live import LiveWorlds
     from headway.train.precision import require_precision
     from headway.train.world import OneWorld, WorldOfLauncher, form_world, live_placement
 
     resolved, ranks = start.resolved, start.resolved.ranks_per_node
+    began = time.monotonic()
     device = device_of(resolved, start.device)
+    seconds["device"] = time.monotonic() - began
     require_precision(resolved.run.precision, device)
     if restart is not None:
+        began = time.monotonic()
         world = _form_over_session(resolved, device, restart)
+        seconds["place"] = restart.place_seconds
+        seconds["form"] = time.monotonic() - began - restart.place_seconds
         restart.begin(world)
         return world.placement, restart
     if session is not None:
