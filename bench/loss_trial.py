@@ -66,6 +66,30 @@ class LossTrial:
         assert at is not None
         return at - (self.struck_at if begin is None else begin)
 
+    def restart_parts(self) -> dict[str, float]:
+        """Seconds of the parts of a restart of all workers, from the fault to the end of the first
+        step. `fork` ends with the new process of node 0, which tells of the parts that follow, and
+        includes the end of the old one."""
+
+        def after(name: str, begin: float) -> list[Record]:
+            events = self.run.events(name)
+            return [event for event in events if seconds_of(event["time"]) >= begin]
+
+        lost_at = seconds_of(after("lost", self.struck_at)[0]["time"])
+        started = after("started", lost_at)[0]
+        started_at = seconds_of(started["time"])
+        forks = [event for event in after("worker", lost_at) if event["node"] == 0]
+        forked_at = max(at for event in forks if (at := seconds_of(event["time"])) <= started_at)
+        step_at = next(at for line in self.steps() if (at := seconds_of(line["time"])) > started_at)
+        known = {**started["meeting_seconds"], **started["seconds"]}
+        return {
+            "notice": lost_at - self.struck_at,
+            "fork": forked_at - lost_at,
+            **known,
+            "rest": started_at - forked_at - sum(known.values()),
+            "first step": step_at - started_at,
+        }
+
     def changes(self) -> list[float]:
         """Seconds between the last step of a generation and the first one of the next."""
         return [

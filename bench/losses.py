@@ -35,6 +35,8 @@ SEED = int(os.environ.get("SEED", "1"))
 OUT = os.environ.get("OUT")
 NODES = 4
 CUT_NODES = 3
+RESTARTING = int(os.environ.get("RESTARTING", "1"))
+"""Nodes of the run in which all restart."""
 STOP_SECONDS = 20.0
 AWAY_SECONDS = 10.0
 CALM_STEPS = 3
@@ -64,6 +66,7 @@ LARGER = (
     "batch.global=2",
     "threads=2",
     "checkpoint.every=10 steps",
+    "elastic=restart",
 )
 """25M parameters."""
 
@@ -96,7 +99,7 @@ def main() -> int:
             with NetworkedRun(resolved) as networked:
                 _strike_all(networked, CUT_NODES, cuts)
         if not chosen or "restart" in chosen:
-            with LiveRun(folder, "larger", 1, *(f"--set={one}" for one in LARGER)) as run:
+            with LiveRun(folder, "larger", RESTARTING, *(f"--set={one}" for one in LARGER)) as run:
                 _restart(run)
     found = {name: figure.summary() for name, figure in FIGURES.items() if figure.seconds}
     worst = max(found.values(), key=lambda one: one["median"] / one["target_median"])
@@ -351,8 +354,8 @@ CUTS: dict[str, Fault] = {"cut": _cut, "cut from coordinator": _cut_from_coordin
 
 
 def _restart(run: LiveRun) -> None:
-    """One domain: its worker is killed, and starts again from the newest checkpoint."""
-    reached, trials = 12, []
+    """Where all restart: a worker is killed, and all start again from the newest checkpoint."""
+    reached, trials, parts = 12, [], dict[str, list[float]]()
     for number in range(REPEATS):
         run.wait_for_step(reached + 2, START_SECONDS)  # further than before: else it is given up
         reached = run.step
@@ -361,10 +364,16 @@ def _restart(run: LiveRun) -> None:
         at = wait_for("a step", partial(_first_after, trial), SETTLE_SECONDS)
         trial.figures, trial.ended_at = {"restart": at - trial.struck_at}, time.time()
         trials.append(trial)
+        for part, seconds in trial.restart_parts().items():
+            parts.setdefault(part, []).append(seconds)
         _say(f"restart {number + 1}/{REPEATS}: {_words(trial)}")
     step = _step_seconds(run)
     FIGURES["restart"].median -= step  # its target is without one
     _note("restart", trials, step)
+    for part, found in parts.items():
+        _say(
+            f"restart, {part}: median {statistics.median(found):.3f} s, longest {max(found):.3f} s"
+        )
     run.stop()
     run.require_exact()
 

@@ -63,6 +63,9 @@ def test_when_one_is_killed_all_restart_from_the_newest_checkpoint(run: LiveRun)
         assert fork_servers(run) == servers
         assert starts(run)[-1][1] % SAVED_EVERY == 0
     assert [event["node"] for event in run.events("lost")] == [1, 0], "the others are not blamed"
+    for event in run.events("started"):
+        assert event["meeting_seconds"].keys() == {"place", "device", "form"}
+        assert event["seconds"].keys() == {"import", "build", "load"}
     assert "node 1 was killed by SIGKILL" in run.output
 
 

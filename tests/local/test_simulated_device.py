@@ -111,8 +111,10 @@ def test_collectives_are_enqueued_and_may_fail() -> None:
     assert found["log"] == [("allreduce", (0,), 12)]
 
 
-def test_copies_to_the_host_go_through_two_pinned_buffers() -> None:
-    found, num_buffers = in_worker_process(copy_twice)
+def test_copies_to_the_host_go_through_two_pinned_buffers_beside_training() -> None:
+    found, syncs, early, num_buffers = in_worker_process(copy_twice)
+    assert syncs == [], "training waits for no copy"
+    assert early == [False, False], "but the state must not change before they are made"
     expected = [torch.arange(100.0), torch.tensor(3.0), torch.arange(33).view(3, 11).t()]
     assert found == [[one.tolist() for one in expected]] * 2
     assert num_buffers == 2, "kept from one save to the next"
@@ -159,10 +161,11 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_two_workers_replicated_then_sharded(causal: SmallRun) -> None:
     causal.write("gpt2")
-    expected = causal.train("cpu", 12)
-    causal.train("sim", 6, nodes=2)
-    _require_steps_on_the_device(causal, 6)
-    trained = causal.train("sim", 12, *SHARDED)
+    expected = causal.train("cpu", 18)
+    for steps in (6, 12):  # in the second start each reads a half, and broadcasts it
+        causal.train("sim", steps, nodes=2)
+        _require_steps_on_the_device(causal, 6)
+    trained = causal.train("sim", 18, *SHARDED)
     _require_steps_on_the_device(causal, 6)
     assert largest_difference(trained, expected) <= TOLERANCE
 

@@ -53,7 +53,7 @@ MISTAKES = (
         optimizer="lamb",
     ),
     # What is saved has not arrived yet.
-    DeviceMistake("save.py", "self._host_copies.finish()", "pass"),
+    DeviceMistake("save.py", "snapshot.copies.run()", "snapshot.copies._are_made.set()"),
     # A checkpoint is read into a copy on the host, and the model keeps the weights it had.
     DeviceMistake("state_tensors.py", "local=tensor.detach()", "local=tensor.detach().cpu()"),
     # Figures of the host among those of the device.

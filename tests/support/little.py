@@ -12,6 +12,7 @@ from headway.clock import SystemClock
 from headway.spec.run_file import GuardConfig, RunFile
 from headway.state.chain import Chain
 from headway.state.run_directory import Journal, RunDirectory
+from headway.train.host_copies import HostCopies
 from headway.train.loss_guard import LossGuard
 from headway.train.precision import LossScale
 from headway.train.restore import restore_newest
@@ -39,6 +40,7 @@ class Little:
             feed=SimpleNamespace(set=data),
             scale=LossScale("fp16"),
             guard=LossGuard(GuardConfig()),
+            saved_copies=HostCopies(),
             step=0,
             total_steps=100,
             committed_in=0,

@@ -152,8 +152,25 @@ def stuck_text(reports: Sequence[Event], run: str, ranks: int) -> str:
     longest = max(reports, key=lambda report: float(report["seconds"]))
     said = f"{no_progress(longest)}; "
     places = {(r["node"], r["local_rank"]) for r in reports if r["waits"] is False}
+    does = "is not waiting for others"
+    if len(places) != 1:
+        places, does = _behind(reports), "has begun fewer collectives than others"
     if len(places) != 1:
         return f"{said}see what the workers are doing: headway logs {run} --all"
     ((node, rank),) = places
     who = worker_label(node, rank, ranks)
-    return f"{said}{who} is not waiting for others: headway logs {run} --node {node} --rank {rank}"
+    return f"{said}{who} {does}: headway logs {run} --node {node} --rank {rank}"
+
+
+def _behind(reports: Sequence[Event]) -> set[tuple[int, int]]:
+    """Nodes and ranks of workers that have enqueued fewer collectives of a group than another."""
+    most: dict[str, int] = {}
+    for report in reports:
+        for group, (enqueued, _) in (report.get("collectives") or {}).items():
+            most[group] = max(most.get(group, 0), enqueued)
+    return {
+        (report["node"], report["local_rank"])
+        for report in reports
+        for group, (enqueued, _) in (report.get("collectives") or {}).items()
+        if enqueued < most[group]
+    }

@@ -61,7 +61,8 @@ def host_memory(
     are in the host's memory. `offloaded_bytes`: by a worker."""
     workers = fleet.workers_per_host
     state = CHECKPOINT_BYTES * parameters
-    # The workers of one copy write it together, and any node may be one of those.
+    # Of a live run the workers of one copy write it together, and any node may be one of those.
+    # Where all restart, all write, but that may be on no more nodes than one copy has.
     saved = -(-state * min(fleet.nodes_per_host, copy_nodes) // copy_nodes)
     processes = _processes(fleet, workers)
     copy = Figure.exact(saved, f"{byte_size(saved)} of the state, copied to be saved")

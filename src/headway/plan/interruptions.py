@@ -82,15 +82,13 @@ class Placement:
         return self.copies == 1
 
     @property
-    def copy_nodes(self) -> int:
-        """Nodes of one copy of the model."""
-        return -(-self.copy_ranks // self.ranks_per_node)
+    def writers(self) -> int:
+        """Workers that write a checkpoint together: of a live run those of one copy."""
+        return self.copy_ranks if self.mode == "live" else self.nodes * self.ranks_per_node
 
     @property
-    def writers(self) -> int:
-        """Workers that write a checkpoint together."""
-        least = self.ranks_per_node if self.mode == "restart" else 1
-        return max(self.copy_ranks, least)
+    def writing_nodes(self) -> int:
+        return -(-self.writers // self.ranks_per_node)
 
 
 def placement(

@@ -56,7 +56,7 @@ class SaveCost:
 
 def save_cost(parameters: int, place: Placement, *, is_remote: bool) -> SaveCost:
     """`is_remote`: whether runs are kept elsewhere than on a disk of the machine."""
-    num_bytes, writers, nodes = parameters * CHECKPOINT_BYTES, place.writers, place.copy_nodes
+    num_bytes, writers, nodes = parameters * CHECKPOINT_BYTES, place.writers, place.writing_nodes
     share = num_bytes / writers
     size = f"{num_bytes / 1e9:.3g} GB" + (f" by {writers} workers" if writers > 1 else "")
     copy = GPU_COPY if place.on_gpu else CPU_COPY

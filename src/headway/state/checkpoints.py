@@ -1,7 +1,7 @@
 """Checkpoints as files: manifests, which checkpoints count, and retention.
 
     checkpoints/step-00000300.g000002/
-        rank-0.safetensors   tensors, or rows of them, that rank 0 of the writing node held
+        rank-0.safetensors   tensors, or rows of them, that rank 0 wrote
         rank-0.json          what is in it; written after it
         manifest.json        written last: all of the above with sizes and digests, and all scalars
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -82,13 +83,13 @@ def main(arguments: list[str]) -> int:
         from headway.train.loop import train
         from headway.train.worker_run import open_run
 
-        import_seconds = clock.monotonic() - began
+        seconds = {"import": clock.monotonic() - began}
         torch.set_num_threads(resolved.threads)
         if session is not None and not resolved.is_live:
             from headway.train.restart import RestartWorlds
 
             restart = RestartWorlds(session, stop)
-        placement, worlds = _placement(start, session, stop, restart, is_ours)
+        placement, worlds = _placement(start, session, stop, seconds, restart, is_ours)
 
         def on_hang(times: int) -> None:
             assert start is not None
@@ -103,7 +104,7 @@ def main(arguments: list[str]) -> int:
             launch=start.launch,
             stop=stop,
             clock=clock,
-            import_seconds=import_seconds,
+            seconds=seconds,
             on_hang=on_hang,
             steps_file=start.steps_file,
             shares_log=not is_ours,
@@ -191,6 +192,8 @@ def _waits(resolved: Resolved, session: Session | None, worlds: WorldSource) -> 
 def note_stuck(run: WorkerRun, rank: int, waits: bool | None) -> None:
     """Records a hang, once for each time that no step is committed for long. In the watchdog's
     thread."""
+    from headway.train.flight_recorder import collective_numbers
+
     node, local_rank = divmod(rank, run.training.resolved.ranks_per_node)
     run.journal.note(
         "stuck",
@@ -199,6 +202,7 @@ def note_stuck(run: WorkerRun, rank: int, waits: bool | None) -> None:
         node=node,
         local_rank=local_rank,
         waits=waits,
+        collectives=collective_numbers(),
     )
 
 
@@ -206,11 +210,13 @@ def _placement(
     start: Start,
     session: Session | None,
     stop: StopRequest,
+    seconds: dict[str, float],
     restart: RestartWorlds | None = None,
     is_ours: bool = True,
 ) -> tuple[RankPlacement, WorldSource]:
     """This worker's device and position, and the source of its worlds. COLLECTIVE, unless it is
-    alone. `is_ours`: Headway's own launcher has started it."""
+    alone. `is_ours`: Headway's own launcher has started it. `seconds`: gets what the parts
+    take, as far as a restart has them."""
     from headway.train.collectives import WaitTimer
     from headway.train.device import device_of
     from headway.train.leaving_groups import why_groups_cannot_be_left
@@ -225,10 +231,15 @@ def _placement(
     )
 
     resolved, ranks = start.resolved, start.resolved.ranks_per_node
+    began = time.monotonic()
     device = device_of(resolved, start.device)
+    seconds["device"] = time.monotonic() - began
     require_precision(resolved.run.precision, device)
     if restart is not None:
+        began = time.monotonic()
         world = _form_over_session(resolved, device, restart)
+        seconds["place"] = restart.place_seconds
+        seconds["form"] = time.monotonic() - began - restart.place_seconds
         restart.begin(world)
         return world.placement, restart
     if session is not None:

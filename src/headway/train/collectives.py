@@ -15,14 +15,13 @@ import torch.distributed as dist
 
 from headway.errors import PeerLost, RunFailed
 from headway.train.broken_device import broken_device
-from headway.train.device import HOST, HostRead, is_accelerator, recorded_event
+from headway.train.device import HostRead, is_accelerator, recorded_event
 from headway.train.lost_peer_signs import (
     LOST_PEER_SIGNS,
     is_loss_while_forming,
     why_not_formed,
 )
 
-HOST_DEVICE = torch.device(HOST)
 POLL_TIMEOUT = timedelta(seconds=0.5)
 """Time between two checks whether the group is over. Work in a group whose connections were shut
 fails within milliseconds."""
@@ -145,14 +144,8 @@ class PendingCollective:
 class WorkerGroup:
     """The workers of one process group, and their collectives."""
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup,
-        monitor: GroupMonitor | None = None,
-        device: torch.device = HOST_DEVICE,
-    ) -> None:
-        """`device`: the only one whose tensors the group takes."""
-        self._group, self._device = group, device
+    def __init__(self, group: dist.ProcessGroup, monitor: GroupMonitor | None = None) -> None:
+        self._group = group
         self._monitor = monitor or Unmonitored()
         self.rank, self.size = group.rank(), group.size()
 
@@ -214,21 +207,14 @@ class WorkerGroup:
         sent_sizes: list[int],
     ) -> PendingCollective:
         """COLLECTIVE. Starts to send a part of `sent` to each worker, and to receive one from each:
-        so many elements, by rank, 0 for many of them. Both are on the host, and go by way of the
-        group's device."""
+        so many elements, by rank, 0 for many of them."""
         _free_abandoned()
-        into, source = received, sent
-        if is_accelerator(self._device):
-            into, source = torch.empty_like(received, device=self._device), sent.to(self._device)
         with raising_peer_lost(self._monitor):
-            work = self._group.alltoall_base(into, source, received_sizes, sent_sizes)
-
-        def wait() -> None:
-            self._wait(work, into, source)
-            if into is not received:
-                received.copy_(into)  # SYNC
-
-        return PendingCollective(wait, lambda: _abandon(self._group, work, into, source))
+            work = self._group.alltoall_base(received, sent, received_sizes, sent_sizes)
+        return PendingCollective(
+            lambda: self._wait(work, received, sent),
+            lambda: _abandon(self._group, work, received, sent),
+        )
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """COLLECTIVE. The tensor becomes that of rank `source`."""

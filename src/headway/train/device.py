@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -115,6 +116,21 @@ class HostRead:
             time.sleep(POLL_SECONDS)
         found: list[float] = self._on_host.tolist()
         return found
+
+
+def stream_after_all(device: torch.device) -> Any:
+    """A new stream, for work after all that was given to the device so far and beside what comes
+    next."""
+    module = _module(device)
+    stream = module.Stream()
+    stream.wait_stream(module.current_stream(device))
+    return stream
+
+
+def on_stream(stream: Any, device: torch.device) -> AbstractContextManager[Any]:
+    """Work of this thread goes to that stream."""
+    context: AbstractContextManager[Any] = _module(device).stream(stream)
+    return context
 
 
 def synchronize(device: torch.device) -> None:

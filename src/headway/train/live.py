@@ -10,7 +10,6 @@ takes long, which makes the coordinator check silent workers sooner.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 import traceback
@@ -27,8 +26,9 @@ from headway.train.domain_group import DomainGroup, DomainLost, wanted_generatio
 from headway.train.restart_place import PLACE_SECONDS, end_process
 from headway.train.session_store import Group, GroupFailed, SessionStore, form_group
 from headway.train.stop_request import StopRequest
+from headway.train.watchdog import MAX_HANGS, abort
 from headway.train.worker_log import log_line
-from headway.train.world import MAX_HANGS, RankPlacement, World
+from headway.train.world import RankPlacement, World
 
 WATCH_SECONDS = 0.1
 """Between two looks at the session."""
@@ -105,7 +105,7 @@ class LiveWorlds:
         if monitor is not None and monitor.since is not None and not monitor.is_over:
             self._complain(())  # it waits for others: something is wrong between them
         elif times >= MAX_HANGS:
-            os.abort()  # the others have continued without it, and it is replaced
+            abort()  # the others have continued without it, and it is replaced
 
     def report_state(self) -> None:
         self._has_begun = True

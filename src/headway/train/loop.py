@@ -121,9 +121,7 @@ def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
 
     if result.agreed.save:
         recorder.settle()
-        held = run.saver.start(
-            training, run.validation_loss
-        )  # copies the state; a thread writes it
+        held = run.saver.start(training, run.validation_loss)  # a thread copies and writes it
         run.save_schedule.saved()
         if recorder.is_leader:
             run.journal.note(

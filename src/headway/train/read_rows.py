@@ -16,8 +16,9 @@ from headway.state.checkpoints import StoredTensor
 from headway.state.store import Store
 from headway.state.stored_file import StoredFile, VerifiedRead, read_verified, reads_of
 from headway.train.collectives import WorkerGroup
+from headway.train.device import is_accelerator
 from headway.train.safetensors_file import TORCH_DTYPES
-from headway.train.state_transfer import ByteSequence, share_out
+from headway.train.state_transfer import ByteSequence, broadcast_shares, share_out
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,14 @@ class SharedRows:
                 assert all(p.is_filled for p in pieces), f"{self._folder}/{file} ends early"
 
     @torch.no_grad()
-    def exchange(self, group: WorkerGroup) -> None:
+    def exchange(self, group: WorkerGroup, device: torch.device) -> None:
         """COLLECTIVE, once all have read their shares. Afterwards all targets are filled."""
         pieces = [piece for some in self._pieces.values() for piece in some]
-        share_out(group, ByteSequence([piece.memory for piece in pieces]), self._bounds)
+        content = ByteSequence([piece.memory for piece in pieces])
+        if is_accelerator(device):
+            broadcast_shares(group, content, self._bounds, device)
+        else:
+            share_out(group, content, self._bounds)
         for piece in pieces:
             piece.finish()
 

@@ -9,7 +9,6 @@ first, and exit together.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +22,8 @@ from headway.train.collectives import WaitTimer
 from headway.train.live import SLOW_COLLECTIVE_SECONDS, WATCH_SECONDS
 from headway.train.restart_place import RestartPlace, end_process, is_lost
 from headway.train.stop_request import StopRequest
-from headway.train.world import MAX_HANGS, World
+from headway.train.watchdog import MAX_HANGS, abort
+from headway.train.world import World
 
 MEET_SECONDS = 30.0
 """Wait, once all is saved, for the others to have come as far. One that is suspended there would
@@ -77,7 +77,7 @@ class RestartWorlds(RestartPlace):
 
     def report_hang(self, times: int) -> None:
         if times >= MAX_HANGS:
-            os.abort()  # counts as a lost worker: all restart
+            abort()  # counts as a lost worker: all restart
 
     def report_state(self) -> None:
         self.session.healed()

@@ -4,6 +4,7 @@ whatever it runs, it waits for its place in the same way."""
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 
 from headway.errors import Exit, PeerLost, Stopped
@@ -35,11 +36,14 @@ class RestartPlace:
     def __init__(self, session: Session, stop: StopRequest) -> None:
         self.session, self.stop = session, stop
         self.generation: Generation | None = None
+        self.place_seconds = 0.0
+        """Time that `wait_for_place` took."""
 
     def wait_for_place(self) -> Generation:
         """The generation that this worker is in, once all its members have entered it. Stopped: it
         was asked to stop or to leave, and has no place yet. With a place it stays until the first
         step: the others may be on their way into it, and would wait for a worker that is gone."""
+        began = time.monotonic()
         while self.generation is not None or not (self.stop.asked or self.stop.leave_asked):
             view = self.session.view
             if self.generation is not None and is_lost(view):
@@ -51,6 +55,7 @@ class RestartPlace:
                     view = self.session.wait_for("all others", _is_decided, PLACE_SECONDS)
                     assert self.generation is not None
                     if view.may_form:
+                        self.place_seconds = time.monotonic() - began
                         return self.generation
                     continue
                 self.session.wait_for(

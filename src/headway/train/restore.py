@@ -244,7 +244,7 @@ def _exchange(rows: SharedRows, world: World) -> None:
         return
     lost = None
     try:
-        rows.exchange(world.replicas)
+        rows.exchange(world.replicas, world.device)
     except PeerLost as error:
         lost = error
     world.raise_if_any_lost(lost)

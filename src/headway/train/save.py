@@ -1,9 +1,9 @@
 """Asynchronous checkpoints: the state is copied, and written in a thread while training continues.
 
-The ranks of the leader's node write in parallel, each its own file. They do not communicate about
-it: every rank writes a record beside its file when that is complete, and the leader waits for all
-records before it writes the manifest. So the loss of another node does not affect a save, and a
-save whose writer dies does not count.
+Ranks write in parallel, each its own file: all of them where any loss ends the world, else those of
+the leader's domain, so that the loss of another one does not affect a save. They do not communicate
+about it: every rank writes a record beside its file when that is complete, and the leader waits for
+all records before it writes the manifest. A save whose writer dies does not count.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from headway.state.checkpoints import (
 )
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.state.run_history import summarize
-from headway.state.store import is_refusal
+from headway.state.store import NUM_REQUESTS, in_parallel, is_refusal
 from headway.train.host_copies import HostCopies
 from headway.train.safetensors_file import TensorRows, merged_tensors, write_tensors
-from headway.train.state_tensors import state_tensors, tensors_to_write
+from headway.train.state_tensors import rows_to_write, state_tensors
 from headway.train.step import Training
 from headway.train.world import World
 
 PARTS_SECONDS = 120.0
-"""Time that the other ranks of the node have, at least, to finish their files after the leader."""
+"""Time that the other writers have, at least, to finish their files after the leader. Network file
+systems show a file of another machine up to a minute late."""
 PARTS_FACTOR = 4.0
 """Or this multiple of the leader's own time for a file about as large: a store that is slow for one
 rank is slower still when all of them write."""
@@ -88,17 +89,19 @@ class SaveSchedule:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of everything that a save writes, at one step."""
+    """Everything that a save writes, at one step."""
 
     step: int
     committed_in: int
     world: World
     rows: list[TensorRows]
+    copies: HostCopies
+    """What fills the rows, in the thread that writes them."""
     facts: dict[str, Any]
 
 
 class CheckpointSaver:
-    """The saver of one worker. Only workers of the leader's node write anything."""
+    """The saver of one worker."""
 
     def __init__(
         self, directory: RunDirectory, chain: Chain, journal: Journal, clock: Clock, sample: str
@@ -137,7 +140,6 @@ class CheckpointSaver:
         while one is being written: it may succeed."""
         self.sent_at = clock.monotonic()
         self._buffers: dict[str, torch.Tensor] = {}
-        self._host_copies = HostCopies()
 
     def begin(self, world: World) -> None:
         """From now on saves are those of this world; one that is being written is not disturbed."""
@@ -202,7 +204,7 @@ class CheckpointSaver:
         return self.failures > 0 and waited >= FIRST_RETRY_SECONDS * 2 ** min(self.failures - 1, 6)
 
     def start(self, training: Training, validation_loss: float | None) -> float:
-        """Copies the state and starts to write it. Returns the seconds that training was
+        """Starts to copy the state and to write it. Returns the seconds that training was
         blocked."""
         began = self.clock.monotonic()
         self.tried, self.tried_at = (training.step, training.committed_in), began
@@ -274,17 +276,22 @@ class CheckpointSaver:
     def _snapshot(self, training: Training, validation_loss: float | None) -> Snapshot:
         tensors = list(state_tensors(training.model, training.optimizer))
         rows = []
-        for tensor in tensors_to_write(tensors, self.world):
+        for tensor in rows_to_write(tensors, self.world):
             buffer = self._buffers.get(tensor.name)
             if buffer is None:
                 # Reused by all saves: touching fresh memory costs more than copying into it.
                 buffer = torch.empty(tensor.local.shape, dtype=tensor.local.dtype)
                 self._buffers[tensor.name] = buffer
-            self._host_copies.start(tensor.local, buffer)
+            training.saved_copies.add(tensor.local, buffer)
             rows.append(TensorRows(tensor.name, tensor.shape, tensor.start, buffer))
-        self._host_copies.finish()  # SYNC
-        facts = self._facts(training, validation_loss)
-        return Snapshot(training.step, training.committed_in, self.world, rows, facts)
+        return Snapshot(
+            step=training.step,
+            committed_in=training.committed_in,
+            world=self.world,
+            rows=rows,
+            copies=training.saved_copies,
+            facts=self._facts(training, validation_loss),
+        )
 
     def _facts(self, training: Training, validation_loss: float | None) -> dict[str, Any]:
         """What a manifest says of the state besides its tensors."""
@@ -308,17 +315,18 @@ class CheckpointSaver:
     def _write(self, snapshot: Snapshot, keep: KeepConfig) -> None:
         began, world = self.clock.monotonic(), snapshot.world
         folder = folder_of(snapshot.step, world.generation)
-        mine = f"{folder}/rank-{world.placement.local_rank}"
+        mine = f"{folder}/rank-{world.rank}"
         is_complete = False
-        if world.is_leader:
-            with suppress(OSError):  # an unreachable store fails the save itself
-                clear_failed(self.directory, snapshot.step, world.generation)
         try:
+            snapshot.copies.run()  # first: the next step may wait for it
+            if world.is_leader:
+                with suppress(OSError):  # an unreachable store fails the save itself
+                    clear_failed(self.directory, snapshot.step, world.generation)
             # A record of an earlier attempt at the same step would vouch for a file that is about
             # to be overwritten.
             if self.directory.store.size(f"{mine}.json") is not None:
                 self.directory.store.remove(f"{mine}.json")
-            file = f"rank-{world.placement.local_rank}.safetensors"
+            file = f"rank-{world.rank}.safetensors"
             part = write_tensors(self.directory.store, folder, file, snapshot.rows)
             record = part.model_dump_json().encode()
             self.directory.store.write(f"{mine}.json", record)
@@ -389,20 +397,24 @@ class CheckpointSaver:
     def _commit(self, snapshot: Snapshot, folder: str, write_seconds: float) -> KeptCheckpoint:
         """Writes the manifest, once every rank's file is complete and the ledger is in the
         store."""
-        writers = snapshot.world.placement.domain_size
         patience = max(PARTS_SECONDS, PARTS_FACTOR * write_seconds)
         deadline = self.clock.monotonic() + patience
-        names = [f"{folder}/rank-{rank}.json" for rank in range(writers)]
-        for name in names:
-            while self.directory.store.size(name) is None:
-                if self.clock.monotonic() > deadline:
-                    raise OSError(
-                        f"{name} was not written within {patience:.0f} s of the first rank's file"
-                    )
-                self.clock.sleep(0.05)
-        parts = [
-            RankManifest.model_validate_json(self.directory.store.read(name)) for name in names
-        ]
+        names = [f"{folder}/rank-{rank}.json" for rank in range(snapshot.world.num_writers)]
+        store, missing = self.directory.store, names
+        while True:
+            there = set(store.children(folder))  # one request, however many have written
+            missing = [name for name in missing if name not in there]
+            if not missing:
+                break
+            if self.clock.monotonic() > deadline:
+                others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                raise OSError(
+                    f"{missing[0]}{others} not written within {patience:.0f} s of the first "
+                    "rank's file"
+                )
+            self.clock.sleep(0.05 if store.is_local else 0.5)
+        read = in_parallel(store.read, names, NUM_REQUESTS)
+        parts = [RankManifest.model_validate_json(content) for content in read]
         for log in (self.directory.ledger, self.directory.metrics, self.directory.evaluations):
             log.flush()
         manifest = CheckpointManifest(

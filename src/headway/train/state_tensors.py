@@ -7,7 +7,7 @@ parameter NAME. A tied weight has one name, its first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -66,23 +66,50 @@ def state_tensor_of(name: str, tensor: Any) -> StateTensor:
     )
 
 
-def tensors_to_write(tensors: list[StateTensor], world: World) -> list[StateTensor]:
-    """This worker's part of a save: the ranks of the first node together write every row once.
+def rows_to_write(tensors: list[StateTensor], world: World) -> list[StateTensor]:
+    """This worker's part of a save. The writers together write every row once, and know each
+    other's parts without a collective.
 
-    A rank writes the shards that it holds. Tensors that every rank of the node holds whole are
-    distributed by size, the largest first, so that all ranks write about the same amount.
+    A shard is divided among the copies of the model that have it, and what all ranks hold whole
+    among all writers.
     """
     if not world.writes_checkpoints:
         return []
-    mine = [t for t in tensors if t.is_sharded and t.local.numel() > 0]
-    load = [0] * world.placement.domain_size
+    copy, num_copies = world.rank // world.shard_size, world.num_writers // world.shard_size
+    shards = [t for t in tensors if t.is_sharded and t.local.numel() > 0]
     whole = [t for t in tensors if not t.is_sharded]
-    for tensor in sorted(whole, key=lambda t: (-t.local.nbytes, t.name)):
-        rank = load.index(min(load))
-        load[rank] += tensor.local.nbytes
-        if rank == world.placement.local_rank:
-            mine.append(tensor)
+    mine = [
+        *_share_of_rows(shards, copy, num_copies),
+        *_share_of_rows(whole, world.rank, world.num_writers),
+    ]
     return sorted(mine, key=lambda t: t.name)
+
+
+def _share_of_rows(tensors: list[StateTensor], share: int, num_shares: int) -> list[StateTensor]:
+    """One of `num_shares` consecutive parts of all rows, which have the same number of bytes but
+    for half a row at each end."""
+    total = sum(tensor.local.nbytes for tensor in tensors)
+    begin, end = (total * cut // num_shares for cut in (share, share + 1))
+    found, at = [], 0
+    for tensor in sorted(tensors, key=lambda t: t.name):
+        num_bytes, rows = tensor.local.nbytes, tensor.rows
+        first, last = (_rows_up_to(bound - at, num_bytes, rows) for bound in (begin, end))
+        at += num_bytes
+        if (first, last) == (0, rows) and num_bytes:
+            found.append(tensor)
+        elif first < last:
+            some = tensor.local[first:last]
+            found.append(replace(tensor, start=tensor.start + first, local=some))
+        elif num_bytes == 0 and share == 0:
+            found.append(tensor)  # a save names all tensors
+    return found
+
+
+def _rows_up_to(num_bytes: int, all_bytes: int, rows: int) -> int:
+    """Rows of a tensor of `all_bytes` that are before its byte `num_bytes`, to the nearest row."""
+    if num_bytes <= 0 or all_bytes == 0:
+        return 0
+    return min(rows, (2 * num_bytes * rows + all_bytes) // (2 * all_bytes))
 
 
 def tied_names(model: nn.Module) -> set[str]:

@@ -5,10 +5,12 @@ To those who lack everything (`hand_over`) no holder sends a byte twice. Each bl
 cells. A holder sends a cell to one receiver, holders taking turns, and that receiver sends it to
 the other receivers two rounds later. So of h holders each sends 1/h of the bytes, however many lack
 them, and all links are used at the same time. Where each has a part (`share_out`), each sends its
-own to all others.
+own to all others. A round of these is one all-to-all over the host's memory.
 
-A round is one all-to-all. Whatever ends a collective ends a transfer: a lost member, or a newer
-generation.
+Accelerators have no group for the host, and NCCL would connect every two of them for an all-to-all.
+There each part is broadcast from memory to memory of the devices (`broadcast_shares`).
+
+Whatever ends a collective ends a transfer: a lost member, or a newer generation.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from headway.train.collectives import PendingCollective, WorkerGroup
 
 BLOCK_BYTES = 2**25
 """Bytes that a round moves to each receiver, and what a buffer for them takes."""
+BROADCAST_BYTES = 2**28
+"""Bytes of one broadcast between devices: long against the way through a ring of hundreds."""
 IN_FLIGHT = 2
 """Rounds at the same time: one is sent while another is copied and verified."""
 CHECKSUM_BYTES = 8
@@ -75,6 +79,11 @@ class ByteSequence:
             else:
                 part[:] = source
             at += len(part)
+
+    def tensors(self, begin: int, end: int) -> Iterator[torch.Tensor]:
+        """The memory of these bytes, not a copy."""
+        for part in self._parts(begin, end):
+            yield part if isinstance(part, torch.Tensor) else torch.from_numpy(part)
 
     def _parts(self, begin: int, end: int) -> Iterator[np.ndarray | torch.Tensor]:
         index = bisect_right(self._ends, begin)
@@ -131,6 +140,27 @@ def share_out(group: WorkerGroup, content: ByteSequence, bounds: Sequence[int]) 
     """COLLECTIVE. Of the content, rank i has bytes [bounds[i], bounds[i + 1]); afterwards all have
     all of it. Raises PeerLost if a member is lost or bytes arrive damaged."""
     _exchange(group, content, sharing(group.rank, bounds))
+
+
+def broadcast_shares(
+    group: WorkerGroup, content: ByteSequence, bounds: Sequence[int], device: torch.device
+) -> None:
+    """COLLECTIVE. As `share_out`, over the group of the device. Its transport has checksums of its
+    own, where it is made for that."""
+    longest = max(end - begin for begin, end in pairwise(bounds))
+    block = torch.empty(min(BROADCAST_BYTES, longest), dtype=torch.uint8, device=device)
+    for source, (begin, end) in enumerate(pairwise(bounds)):
+        for first in range(begin, end, BROADCAST_BYTES):
+            last = min(first + BROADCAST_BYTES, end)
+            parts = [*content.tensors(first, last)]
+            places = block[: last - first].split([len(part) for part in parts])
+            if source == group.rank:
+                for place, part in zip(places, parts, strict=True):
+                    place.copy_(part)
+            group.broadcast(block[: last - first], source)
+            if source != group.rank:
+                for place, part in zip(places, parts, strict=True):
+                    part.copy_(place)
 
 
 def sharing(rank: int, bounds: Sequence[int]) -> Iterator[list[Message]]:

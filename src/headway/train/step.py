@@ -17,6 +17,7 @@ from headway.train.device import copied_to, seed_generators
 from headway.train.feed import Feed
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.gradient_norm import squared_norm
+from headway.train.host_copies import HostCopies
 from headway.train.loss_guard import LossGuard
 from headway.train.lr_schedule import lr_ratio
 from headway.train.optim import set_lr
@@ -40,6 +41,8 @@ class Training:
     guard: LossGuard
     gradient_reducer: GradientReducer
     copies: WeightCopies
+    saved_copies: HostCopies = field(default_factory=HostCopies)
+    """Copies of the state for a save: until they are made, the state must not change."""
     step: int = 0
     """Steps committed so far, and the index of the next one."""
     committed_in: int = 0
@@ -106,6 +109,7 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     reason = training.guard.verdict(loss, grad_norm) if count else "it has no targets"
     lr = run.optimizer.lr * lr_ratio(run.schedule, step, training.total_steps)
     if reason is None:
+        training.saved_copies.wait()  # a save may still copy what changes now
         _apply(training, grad_norm, divisor, lr)
     training.scale.update(finite=math.isfinite(grad_norm))
     training.guard.record(loss, reason)

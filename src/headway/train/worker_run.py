@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from headway.clock import Clock, stamp
 from headway.data.reading.token_set import ReadOptions
@@ -72,6 +73,8 @@ class WorkerRun:
     watchdog: Watchdog
     compile_counts: CompileCounts
     start_seconds: dict[str, float] = field(default_factory=dict)
+    meeting_seconds: dict[str, float] = field(default_factory=dict)
+    """What it took to be given a place, to find the device and to form the groups."""
     evaluated: tuple[Name, float] | None = None
     """Newest state that was evaluated, and its mean loss."""
     committed_at: float | None = None
@@ -111,15 +114,16 @@ def open_run(
     launch: str,
     stop: StopRequest,
     clock: Clock,
-    import_seconds: float = 0.0,
+    seconds: Mapping[str, float] = MappingProxyType({"import": 0.0}),
     on_hang: Callable[[int], None] = lambda times: None,
     steps_file: Path | None = None,
     shares_log: bool = False,
 ) -> WorkerRun:
     """Builds everything. COLLECTIVE in the domain when the model is sharded. `worker_number`:
     number of this worker on its machine. `launch`: token of the start that it belongs to. `on_hang`
-    is called when no step is committed for long. `steps_file`: in which to record the steps
-    taken. `shares_log`: all workers write into one log."""
+    is called when no step is committed for long. `seconds`: what each part of the start took so
+    far. `steps_file`: in which to record the steps taken. `shares_log`: all workers write into one
+    log."""
     directory = reached(
         lambda: RunDirectory.open(resolved.run_directory), clock, lambda: stop.asked
     )
@@ -157,7 +161,8 @@ def open_run(
         clock=clock,
         watchdog=Watchdog(clock, on_hang, reports_late=is_accelerator(placement.device)),
         compile_counts=CompileCounts(resolved, worker_number, journal, clock),
-        start_seconds=_start_seconds(import_seconds, clock.monotonic() - began, training),
+        start_seconds=_start_seconds(seconds["import"], clock.monotonic() - began, training),
+        meeting_seconds={part: took for part, took in seconds.items() if part != "import"},
     )
 
 
@@ -166,6 +171,10 @@ def _start_seconds(importing: float, building: float, training: Training) -> dic
     unprepared = training.feed.unprepared_seconds
     seconds = {"import": importing, "build": max(0.0, building - unprepared)}
     return seconds | ({"preparation": unprepared} if unprepared else {})
+
+
+def _rounded(seconds: dict[str, float]) -> dict[str, float]:
+    return {part: round(found, 3) for part, found in seconds.items()}
 
 
 def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
@@ -214,7 +223,8 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
             generation=world.generation,
             resumed_from=resumed_from,
             weights_rule=WEIGHTS_RULE if resumed_from is None else None,
-            seconds={cause: round(seconds, 3) for cause, seconds in run.start_seconds.items()},
+            seconds=_rounded(run.start_seconds),
+            meeting_seconds=_rounded(run.meeting_seconds),
             versions=versions(),
             **run.evaluator.schedule(),
             **_facts(training, run.built, run.meter),

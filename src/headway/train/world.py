@@ -33,6 +33,7 @@ from headway.train.device import (
 from headway.train.domain_group import DomainGroup
 from headway.train.file_limit import raise_file_limit
 from headway.train.stop_request import StopRequest
+from headway.train.watchdog import MAX_HANGS, abort
 
 # gloo's, in all members of a group or in none: an address has the same size in every group, instead
 # of a number for each member, and a TCPStore is asked for 128 addresses at once.
@@ -45,8 +46,6 @@ FORM_TIMEOUT = timedelta(minutes=3)
 CONTROL_TIMEOUT = timedelta(hours=1)
 """Between the ranks of a live domain, which notice a loss by other means: one of them may wait for
 an unreachable store, or for a long save, while the others wait for it."""
-MAX_HANGS = 2
-"""Hangs in a row after which a worker ends itself."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class RankPlacement:
     local_rank: int = 0
     """Rank in the domain."""
     domain_size: int = 1
-    """Workers of a domain. Those of the first domain write checkpoints."""
+    """Workers of a domain."""
     shard_mesh: DeviceMesh | None = None
     """The ranks of this domain, if the model is sharded over them."""
     domain_groups: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = field(
@@ -79,6 +78,8 @@ class World:
     """The ranks that the model is sharded over, this one included."""
     everyone: WorkerGroup | None = field(default=None, repr=False)
     """All workers, if they are several and the world never changes."""
+    ends_as_a_whole: bool = False
+    """Whether the loss of any worker ends this world for all of them."""
 
     @property
     def device(self) -> torch.device:
@@ -90,9 +91,14 @@ class World:
         return self.rank == 0
 
     @property
+    def num_writers(self) -> int:
+        """Workers that write a checkpoint together, the first ones by rank. Only the leader's
+        domain if the others may be lost while training continues: that must not end a save."""
+        return self.num_workers if self.ends_as_a_whole else self.placement.domain_size
+
+    @property
     def writes_checkpoints(self) -> bool:
-        """Whether it is in the leader's domain, whose ranks write checkpoints together."""
-        return self.rank < self.placement.domain_size
+        return self.rank < self.num_writers
 
     @property
     def shard_size(self) -> int:
@@ -306,7 +312,7 @@ class OneWorld:
 
     def report_hang(self, times: int) -> None:
         if times >= MAX_HANGS:
-            os.abort()  # counts as a lost worker: all restart
+            abort()  # counts as a lost worker: all restart
 
     def next(self, is_wanted: Callable[[], bool]) -> World | None:
         return self._world
@@ -406,18 +412,18 @@ def form_world(
             device_id=connected_device(device),
         )
         assert dist.group.WORLD is not None
-        everyone = WorkerGroup(dist.group.WORLD, monitor, device)
+        everyone = WorkerGroup(dist.group.WORLD, monitor)
         if not shape.mesh:
             ranks = shape.ranks_per_node
             placement = RankPlacement(device, rank % ranks, ranks)
-            return World(rank, num_workers, generation, placement, everyone, everyone=everyone)
+            return World(rank, num_workers, generation, placement, everyone, None, everyone, True)
         mesh = init_device_mesh(
             device.type, tuple(shape.mesh.values()), mesh_dim_names=tuple(shape.mesh)
         )
     group = mesh.get_group("shard")
     replicas = None
     if "replica" in shape.mesh:
-        replicas = WorkerGroup(mesh.get_group("replica"), monitor, device)
+        replicas = WorkerGroup(mesh.get_group("replica"), monitor)
     return World(
         rank,
         num_workers,
@@ -426,6 +432,7 @@ def form_world(
         replicas,
         DomainGroup(WorkerGroup(group, monitor), WorkerGroup(group, monitor), generation),
         everyone,
+        ends_as_a_whole=True,
     )
 
 

@@ -319,6 +319,20 @@ def test_where_to_look(reports: list[tuple[int, bool | None]], where: str) -> No
     assert stuck_text(said, "it", 1).startswith(f"no step for {61 + len(said) - 1} s")
 
 
+def test_all_wait_and_one_has_begun_fewer_collectives() -> None:
+    """Of groups that not all are in, only what is in several reports is compared."""
+    facts = {"step": 7, "waits": True, "seconds": 61}
+    numbers = [{"0": [90, 89], "1": [7, 7]}, {"0": [88, 88], "2": [3, 3]}, None]
+    said = [
+        {**facts, "node": rank // 2, "local_rank": rank % 2, "collectives": found}
+        for rank, found in enumerate(numbers)
+    ]
+    where = (
+        "node 0 rank 1 has begun fewer collectives than others: headway logs it --node 0 --rank 1"
+    )
+    assert stuck_text(said, "it", 2).endswith(where)
+
+
 # --- the lines of `headway run`
 
 

@@ -3,6 +3,7 @@ interruptions that come by chance."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -161,6 +162,7 @@ def test_the_cost_of_a_save() -> None:
     assert gpus.held_seconds.value == pytest.approx(70e9 * 12 / 64 / 10e9)
     assert gpus.held_seconds.basis == "assumed"
     assert gpus.write_seconds.value == pytest.approx(70e9 * 12 / 8 / 1e9)
-    node = save_cost(70 * 10**9, place(8, 8, 1, on_gpu=True), is_remote=True)
-    assert node.held_seconds.value == pytest.approx(70e9 * 12 / 8 / 10e9), "all ranks of a node"
-    assert node.write_seconds.value == pytest.approx(70e9 * 12 / 1e9)
+    whole = save_cost(70 * 10**9, place(8, 8, 1, on_gpu=True), is_remote=True)
+    assert whole == gpus, "all ranks write where all restart together"
+    live = dataclasses.replace(place(8, 8, 1, on_gpu=False), mode="live")
+    assert save_cost(70 * 10**9, live, is_remote=True).write_seconds.value == 70e9 * 12 / 1e9

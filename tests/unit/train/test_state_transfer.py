@@ -16,12 +16,14 @@ from headway.train.state_transfer import (
     IN_FLIGHT,
     ByteSequence,
     Message,
+    broadcast_shares,
     hand_over,
     handover,
     sharing,
 )
 from support.together import together
 
+CPU = torch.device("cpu")
 ROLES = st.lists(st.sampled_from(["holds", "lacks", "neither"]), min_size=2, max_size=9).filter(
     lambda roles: {"holds", "lacks"} <= set(roles)
 )
@@ -185,3 +187,23 @@ def test_a_sequence_is_its_tensors_one_after_the_other(sizes: list[int], data: A
     sequence.write(begin, (place + 1).numpy())
     whole[begin:end] += 1
     assert torch.equal(torch.cat([*tensors, torch.empty(0, dtype=torch.uint8)]), whole)
+
+
+@pytest.mark.parametrize("bounds", [[0, 30, 57, 90], [0, 0, 90, 90], [0, 0, 0, 0]])
+def test_shares_that_are_broadcast_reach_all(
+    monkeypatch: pytest.MonkeyPatch, bounds: list[int]
+) -> None:
+    """In blocks that begin and end within tensors."""
+    monkeypatch.setattr(state_transfer, "BROADCAST_BYTES", 8)
+    expected = torch.arange(bounds[-1], dtype=torch.uint8)
+    sizes = [min(size, bounds[-1]) for size in (1, 49, 40)]
+
+    def work(group: WorkerGroup) -> torch.Tensor:
+        held = torch.zeros_like(expected)
+        mine = slice(bounds[group.rank], bounds[group.rank + 1])
+        held[mine] = expected[mine]
+        content = ByteSequence(list(held.split(sizes)) if len(held) else [])
+        broadcast_shares(group, content, bounds, CPU)
+        return held
+
+    assert all(torch.equal(held, expected) for held in together(3, work))

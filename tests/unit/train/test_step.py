@@ -17,6 +17,7 @@ from headway.spec.run_file import GuardConfig, OptimizerConfig, ScheduleConfig
 from headway.train.collectives import WorkerGroup
 from headway.train.domain_group import DomainGroup
 from headway.train.gradient_all_reduce import GradientReducer
+from headway.train.host_copies import HostCopies
 from headway.train.loss_guard import LossGuard
 from headway.train.objectives import Loss
 from headway.train.optim import make_optimizer
@@ -151,3 +152,19 @@ def test_no_worker_commits_unless_every_all_reduce_succeeded(at: int) -> None:
     assert steps[2:] == [0, 0]
     if at < 2:
         assert steps == [0, 0, 0, 0]
+
+
+def test_the_state_changes_only_once_its_copies_for_a_save_are_made() -> None:
+    one, seen = training(), []
+
+    class Noting(HostCopies):
+        def wait(self) -> None:
+            seen.append([weight.detach().clone() for weight in one.model.parameters()])
+
+    one.saved_copies = Noting()
+    before = [weight.detach().clone() for weight in one.model.parameters()]
+    take_step(one, World(0, 1, 3, RankPlacement(torch.device("cpu"))), Flags())
+    assert len(seen) == 1
+    for was, at_wait, now in zip(before, seen[0], one.model.parameters(), strict=True):
+        assert torch.equal(was, at_wait)
+        assert not torch.equal(was, now)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import resource
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from headway.clock import SystemClock
 from headway.member.coordinator.rules import FIRST_STEP_SECONDS
 from headway.state.run_directory import SEND_SECONDS, Journal, RunDirectory
 from headway.train.__main__ import note_stuck
+from headway.train.flight_recorder import collective_numbers
 from headway.train.hang_rule import LATE_SECONDS, LEAST_SECONDS, MOST_STEPS
 from headway.train.loop import may_leave
-from headway.train.watchdog import Watchdog
+from headway.train.watchdog import Watchdog, abort
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.waiting import wait_for
@@ -215,7 +222,7 @@ def test_what_is_noted_of_it(directory: RunDirectory, waits: bool | None) -> Non
     note_stuck(run, 3, waits)
     run.journal.close()
     (event,) = directory.events.read()[0]
-    del event["time"]
+    del event["time"], event["collectives"]
     assert event == {
         "event": "stuck",
         "step": 120,
@@ -224,3 +231,28 @@ def test_what_is_noted_of_it(directory: RunDirectory, waits: bool | None) -> Non
         "local_rank": 1,
         "waits": waits,
     }
+
+
+def test_collectives_are_numbered_by_group(capfd: pytest.CaptureFixture[str]) -> None:
+    before = collective_numbers() or {}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(2))
+        numbers = collective_numbers()
+    finally:
+        dist.destroy_process_group()
+    assert numbers is not None
+    assert [found for group, found in numbers.items() if before.get(group) != found] == [[3, 3]]
+    assert "collectives that have not completed: [" in capfd.readouterr().err
+
+
+def test_a_worker_that_ends_itself_leaves_no_core_dump() -> None:
+    if (pid := os.fork()) == 0:
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+        faulthandler.disable()  # pytest's
+        abort()
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGABRT
+    assert not os.WCOREDUMP(status)

@@ -33,7 +33,7 @@ def test_a_worker_on_a_machine_without_a_driver_says_so(
     )
     start = Start(resolved, 1, 1, "launch", generation=1, store=tmp_path / "store")
     with pytest.raises(BadInput) as caught:
-        _placement(start, None, StopRequest(is_live=False))
+        _placement(start, None, StopRequest(is_live=False), {})
     assert str(caught.value) == (
         f"{asked or 'GPU'} requested, but torch sees no GPU\n"
         "hint: to run it on the CPU: --set resources.accelerators=cpu:1"
