@@ -168,7 +168,7 @@ class OtherLauncher:
                 name = self._leader(store)
             meeting = PrefixStore(f"headway/{name}", store)
             if given.local_rank == 0:
-                self._show_life(f"headway/{name}/alive/{given.node}")
+                self._show_life(f"headway/{name}")
             if given.rank == 0:
                 begun = self._posted(meeting, lambda: self._begin(store))
             else:
@@ -180,6 +180,7 @@ class OtherLauncher:
                 else:
                     what = "the first worker of this machine to resolve the run file and its data"
                     text = self._read(meeting, given.node, what)["spec"]
+            meeting.add("begun", 1)
         return Start(
             resolved=Resolved.model_validate_json(text),
             rank=given.rank,
@@ -206,16 +207,18 @@ class OtherLauncher:
             wait_for_workers=False,
         )
 
-    def _show_life(self, key: str) -> None:
-        """Until this process ends: another worker may look late. Over a connection of its own: one
-        that waits for a key takes no other request."""
+    def _show_life(self, meeting: str) -> None:
+        """Until all workers have begun: another one may look late. Over a connection of its own:
+        one that waits for a key takes no other request."""
         over = Event()
 
         def show() -> None:
             with suppress(RuntimeError):  # the launcher's store is gone
                 store = self._connected()
-                while not over.wait(SIGN_SECONDS):
-                    store.add(key, 1)
+                while store.add(f"{meeting}/begun", 0) < self.given.num_workers:
+                    store.add(f"{meeting}/alive/{self.given.node}", 1)
+                    if over.wait(SIGN_SECONDS):
+                        return
 
         Thread(target=show, name="headway-alive", daemon=True).start()
         self._held.callback(over.set)

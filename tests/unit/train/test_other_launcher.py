@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from headway.state.run_directory import Journal, RunDirectory
 from headway.train import other_launcher
 from headway.train.other_launcher import Given, OtherLauncher, Refused
 from headway.train.stop_request import StopRequest
+from support.waiting import wait_for
 from support.workers import TEN_STEPS
 
 TORCHRUN = {
@@ -87,19 +89,26 @@ def test_what_a_start_before_has_left_in_the_store_is_not_followed(
 def test_rank_0_shows_its_life_while_it_waits_for_the_others(
     store: TCPStore, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that comes late has to see it, or both would wait for each other."""
+    """A worker that comes late has to see it, or both would wait for each other. Once both have
+    begun there is nobody left to see it."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(store.port))
     leads = worker(held)
+    leads.given = replace(leads.given, rank=0)
     mine = leads._connected()
     mine.set("headway/leader", "now")
-    leads._show_life("headway/now/alive/0")
+    leads._show_life("headway/now")
     waiting = threading.Thread(target=lambda: mine.get("the late worker's address"))
     waiting.start()
     late = worker(held)
     assert late._leader(late._connected()) == "now"
     store.set("the late worker's address", "x")
     waiting.join()
+    meeting = PrefixStore("headway/now", store)
+    meeting.add("begun", 1)
+    assert "headway-alive" in [thread.name for thread in threading.enumerate()]
+    meeting.add("begun", 1)
+    wait_for("its end", lambda: "headway-alive" not in [one.name for one in threading.enumerate()])
 
 
 def test_a_rank_0_that_never_comes_is_named(
