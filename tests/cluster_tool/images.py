@@ -7,8 +7,10 @@ import io
 import json
 import os
 import platform
+import shutil
 import tarfile
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -42,7 +44,8 @@ class Image:
 def pause_image() -> Image:
     """What holds a pod's namespaces: it sleeps."""
     settings = {"Entrypoint": ["/bin/busybox", "sleep", "2147483647"]}
-    return _kept(PAUSE, settings, _facts(image_files.BUSYBOX.read_bytes()))
+    facts = _facts(image_files.BUSYBOX.read_bytes())
+    return kept_image(PAUSE, settings, facts, lambda scratch: image_files.pause_files())
 
 
 def headway_image() -> Image:
@@ -52,14 +55,16 @@ def headway_image() -> Image:
         "Env": ["PATH=/bin:/usr/bin", "HOME=/home/headway"],
         "Cmd": ["/bin/sh"],
     }
-    return _kept(HEADWAY, settings, _facts("\n".join(image_files.input_facts()).encode()))
+    facts = _facts("\n".join(image_files.input_facts()).encode())
+    return kept_image(HEADWAY, settings, facts, image_files.headway_files)
 
 
-def load(image: Image, socket: Path) -> None:
-    """Into a containerd, where the kubelet finds it by its tag and by its digest."""
+def load(image: Image, socket: Path, name: str | None = None) -> None:
+    """Into a containerd, where the kubelet finds it by its tag and by its digest, or by another
+    `name` in place of that."""
     ctr = ("ctr", "--address", socket, "--namespace", "k8s.io", "images")
     run(*ctr, "import", image.archive)
-    run(*ctr, "tag", "--force", image.name, image.reference)
+    run(*ctr, "tag", "--force", image.name, name or image.reference)
 
 
 def _facts(inputs: bytes) -> str:
@@ -68,7 +73,15 @@ def _facts(inputs: bytes) -> str:
     return hashlib.sha256(b"".join([*(path.read_bytes() for path in ours), inputs])).hexdigest()
 
 
-def _kept(name: str, settings: dict[str, Any], facts: str) -> Image:
+def kept_image(
+    name: str,
+    settings: dict[str, Any],
+    facts: str,
+    files: Callable[[Path], Files],
+    base: Image | None = None,
+) -> Image:
+    """Return the image that was made of the same `facts` before, or make it, on top of `base`.
+    `files` gets a folder for what has to be made first."""
     folder = CACHE / "images"
     short = name.rpartition("/")[2].partition(":")[0]
     known = folder / f"{short}-{facts[:32]}"
@@ -80,12 +93,9 @@ def _kept(name: str, settings: dict[str, Any], facts: str) -> Image:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         part = Path(scratch, "archive.tar")
-        files = (
-            image_files.pause_files()
-            if name == PAUSE
-            else image_files.headway_files(Path(scratch, "files"))
-        )
-        digest = write_archive(part, name, settings, files, Path(scratch, "layer.tar"))
+        content, layer = files(Path(scratch, "files")), Path(scratch, "layer.tar")
+        below = _layer_of(base, Path(scratch, "base.tar")) if base is not None else None
+        digest = write_archive(part, name, settings, content, layer, below)
         archive = folder / f"{digest.partition(':')[2]}.tar"
         part.replace(archive)
     known.with_suffix(f".{os.getpid()}").write_text(digest)
@@ -93,22 +103,41 @@ def _kept(name: str, settings: dict[str, Any], facts: str) -> Image:
     return Image(name, digest, archive)
 
 
+def _layer_of(image: Image, into: Path) -> Path:
+    """Copy the one layer of an image that was made here."""
+    with tarfile.open(image.archive) as tar:
+        manifest = json.load(tar.extractfile(_blob(image.digest)))  # type: ignore[arg-type]
+        (described,) = manifest["layers"]
+        source = tar.extractfile(_blob(described["digest"]))
+        assert source is not None
+        with into.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    return into
+
+
 def write_archive(
-    archive: Path, name: str, settings: dict[str, Any], files: Files, layer: Path
+    archive: Path,
+    name: str,
+    settings: dict[str, Any],
+    files: Files,
+    layer: Path,
+    below: Path | None = None,
 ) -> str:
-    """In the OCI layout; its digest."""
+    """In the OCI layout, with `below` as the first layer; its digest."""
     write_layer(layer, files)
-    layer_digest, layer_bytes = _digest_of(layer), layer.stat().st_size
+    layers = {_digest_of(one): one for one in (below, layer) if one is not None}
     machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
     where = {"architecture": machine, "os": "linux"}
-    parts = {"type": "layers", "diff_ids": [layer_digest]}
+    parts = {"type": "layers", "diff_ids": list(layers)}
     config = _json({**where, "config": settings, "rootfs": parts})
     manifest = _json(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": _descriptor(CONFIG, _digest(config), len(config)),
-            "layers": [_descriptor(LAYER, layer_digest, layer_bytes)],
+            "layers": [
+                _descriptor(LAYER, digest, one.stat().st_size) for digest, one in layers.items()
+            ],
         }
     )
     described = _descriptor(MANIFEST, _digest(manifest), len(manifest))
@@ -118,8 +147,9 @@ def write_archive(
         _add(tar, "index.json", _json({"schemaVersion": 2, "manifests": [described]}))
         for content in (config, manifest):
             _add(tar, _blob(_digest(content)), content)
-        with layer.open("rb") as source:
-            _add(tar, _blob(layer_digest), source, layer_bytes)
+        for digest, one in layers.items():
+            with one.open("rb") as source:
+                _add(tar, _blob(digest), source, one.stat().st_size)
     return _digest(manifest)
 
 

@@ -71,7 +71,7 @@ def _waits(fault: Fault | None) -> list[float] | bool:
     timer, sums = WaitTimer(), list[float]()
     assert dist.group.WORLD is not None
     device = torch.device("sim", 0)
-    group = WorkerGroup(dist.group.WORLD, timer, device)
+    group = WorkerGroup(dist.group.WORLD, timer)
     gradients, vector = torch.ones(100).to(device), torch.ones(2).double().to(device)
     DEVICE.fault = fault
     gradients += 1

@@ -7,10 +7,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable
+from hashlib import sha256
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from cluster_tool.binaries import REPOSITORY
 from headway.kube.wheels import shipped, wheels_folder
 
 
@@ -22,11 +24,11 @@ def link_python(folder: Path) -> None:
     base: str = sys._base_executable  # type: ignore[attr-defined]
     (folder / "bin" / "python3").symlink_to(base)
     (folder / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\n")
-    for entry in _entries(shipped()["image"]):
+    for entry in entries_of(shipped()["image"]):
         (packages / entry.name).symlink_to(entry)
 
 
-def _entries(names: dict[str, str]) -> set[Path]:
+def entries_of(names: Iterable[str]) -> set[Path]:
     """Files and folders of site-packages that belong to these, and to what they require."""
     found, left, entries = set[str](), list(names), set[Path]()
     while left:
@@ -51,14 +53,24 @@ def _installed(name: str) -> Distribution | None:
 
 
 def fetch_wheels() -> None:
-    """Those for this machine, to where its image would have them. Kept there."""
+    """Those for this machine, to where its image would have them. Kept there. Only the wheels that
+    are listed: an index may have others of the same version that pip would rather take."""
     folder = wheels_folder()
-    if len(list(folder.glob("*.whl"))) >= len(shipped()["packages"]):
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.whl")}
+    listed: dict[str, list[str]] = {}
+    for wheel in shipped()["wheels"]:
+        listed.setdefault(f"{wheel['name']}=={wheel['version']}", []).append(wheel["sha256"])
+    lacking = [
+        " ".join([pinned, *(f"--hash=sha256:{one}" for one in allowed)])
+        for pinned, allowed in listed.items()
+        if not found.intersection(allowed)
+    ]
+    if not lacking:
         return
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes"]
-    listed = REPOSITORY / "requirements" / "wheels.txt"
-    subprocess.run(
-        [*pip, "--only-binary", ":all:", "-r", str(listed), "-d", str(folder)],
-        check=True,
-        timeout=300,
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as lines:
+        lines.write("\n".join(lacking))
+        lines.flush()
+        exactly = ["--only-binary", ":all:", "-r", lines.name, "-d", str(folder)]
+        subprocess.run([*pip, *exactly], check=True, timeout=600)

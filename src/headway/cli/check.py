@@ -78,8 +78,9 @@ def check(
 ) -> None:
     """Validate a run file, summarise the run, and refuse what headway run would refuse.
 
-    Writes nothing, needs no torch and, with --on, asks no cluster. Exits with 4 if the run does not
-    fit or costs too much."""
+    Writes nothing and needs no torch. Asks no cluster, unless --on names a context of your
+    kubeconfig without a target: says which target headway run would add. Exits with 4 if the run
+    does not fit or costs too much."""
     from headway.spec.load import load_run
 
     loaded = load_run(run_file, set_)
@@ -92,10 +93,12 @@ def check(
         machine = this_machine()
         loaded = as_launched(loaded, max(1, machine.cuda_devices), machine)
     if on is not None:
+        from headway.cli.new_target import named_target
         from headway.cli.target_render import require_complete_target
-        from headway.spec.load import load_target
 
-        require_complete_target(loaded, load_target(on, loaded.folder))
+        target = named_target(on, loaded.folder)
+        on = target.name
+        require_complete_target(loaded, target)
     found, facts = examined(loaded, is_here=on is None, code=code, on=on)
     if "checkpoints" in facts and loaded.run.checkpoint.every == "auto":
         facts["checkpoints"] |= _auto_interval_facts(loaded, on)
@@ -145,10 +148,10 @@ def examined(
 def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
     """Nothing where the devices cannot run it, which `require_startable` says, or in a preset."""
     from headway.cli.model_shape import known_parameters, known_workload
+    from headway.cli.new_target import named_target
     from headway.cli.target_render import resolved_for
     from headway.launch.hardware import this_machine
     from headway.plan.checkpoint_every import auto_interval
-    from headway.spec.load import load_target
     from headway.spec.quantities import Interval
     from headway.spec.resolve import resolve
 
@@ -156,7 +159,7 @@ def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
     interruptions = None
     try:
         if on is not None:
-            found = load_target(on, loaded.folder)
+            found = named_target(on, loaded.folder)
             resolved, interruptions = resolved_for(loaded, found), found.target.interruptions
         else:
             sets: dict[str, Any] = {"train_set": "", "validation_sets": {}}
@@ -180,12 +183,13 @@ def refusal_of(loaded: Loaded, on: str | None) -> HeadwayError | None:
 
 def require_startable(loaded: Loaded, on: str | None, anyway: bool = False) -> None:
     """Raises what `run` would, as far as nothing has to be asked, prepared or read in a store."""
+    from headway.cli.new_target import named_target
     from headway.cli.plan.gate import require_planned
     from headway.cli.target_render import require_fit_on
-    from headway.spec.load import load_target, load_targets
+    from headway.spec.load import load_targets
 
     if on is not None:
-        require_fit_on(loaded, load_target(on, loaded.folder))
+        require_fit_on(loaded, named_target(on, loaded.folder))
     elif not loaded.is_preset:
         _require_here(loaded, list(load_targets(loaded.folder)))
     if on is not None or not loaded.is_preset:

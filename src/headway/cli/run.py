@@ -34,7 +34,12 @@ def run(
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="TARGET", help="Run on this target of targets.yaml."),
+        typer.Option(
+            "--on",
+            metavar="TARGET",
+            help="Run on this target of targets.yaml. A context of your kubeconfig that has no "
+            "target gets one.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -77,9 +82,10 @@ def run(
     if on is not None:
         if take_over:
             raise BadInput("--take-over is for a run here; on a target, the newest launch waits")
+        from headway.cli.new_target import target_to_run_on
         from headway.cli.target_launch import launch_on
 
-        launch_on(loaded, on, nodes, extend, anyway)
+        launch_on(loaded, target_to_run_on(on, loaded.folder), nodes, extend, anyway)
         return
     start(loaded, nodes, extend, anyway=anyway, takes_over=take_over)
 

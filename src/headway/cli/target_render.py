@@ -12,6 +12,7 @@ import yaml
 from headway.cli.code_changes import script_digest
 from headway.cli.device_check import require_room_on, require_supported_on
 from headway.cli.model_shape import known_parameters, known_workload
+from headway.cli.new_target import named_target
 from headway.cli.output import hint, print_json, say, warn
 from headway.cli.preflight import warn_of_run_file
 from headway.cli.target_sets import preparing_objects, require_sets_on
@@ -35,7 +36,6 @@ from headway.kube.storage_layout import (
 from headway.kube.worker_devices import unknown_kind
 from headway.launch.packages import ARCHIVE, InstalledPackages
 from headway.member.protocol.keys import new_key
-from headway.spec.load import load_target
 from headway.spec.target_file import with_defaults
 from headway.state.code_folder import CodeFolder, CodeFolderRefused, code_folder
 from headway.state.file_listing import listing_of
@@ -70,7 +70,7 @@ def print_objects(objects: Sequence[Object], output: Output | None) -> None:
 def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Object]:
     """All objects of the run on this target. Says what would be uploaded, and what is not known
     yet."""
-    plan = target_plan(loaded, load_target(name, loaded.folder), nodes)
+    plan = target_plan(loaded, named_target(name, loaded.folder), nodes)
     plan.warn()
     for folder in plan.folders:
         if folder.kind != "tokenizers":

@@ -191,14 +191,14 @@ _starting = Lock()
 
 
 def _claim_pod(name: str, folder: Path, start_seconds: float | None) -> ClaimPod:
+    from headway.cli.new_target import named_target
     from headway.clock import SystemClock
     from headway.kube.client import KubeClient
     from headway.launch.claim_pod import START_SECONDS, ClaimPod
-    from headway.spec.load import load_target
 
     with _starting:
         if (name, folder) not in _claim_pods:
-            target = load_target(name, folder).target
+            target = named_target(name, folder).target
             where = target.kube
             kube = KubeClient.from_kubeconfig(where.context, where.namespace, say)
             seconds = START_SECONDS if start_seconds is None else start_seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.errors import BadInput
@@ -74,14 +74,28 @@ class Wishes:
         settings = [word for one in self.settings for word in ("--set", one)]
         return shlex.join(["headway", "target", "add", self.name, *words, *settings])
 
+    def with_flag(self, flag: str, value: str) -> Wishes:
+        """The same, as if `flag` had been typed as well."""
+        changed: dict[str, Any] = {flag.removeprefix("--"): value}
+        return replace(self, typed={**self.typed, flag: value}, **changed)
+
 
 class Undecided(Exception):
-    """What the user has to decide. `flag`: that decides it, with each value that would do."""
+    """What the user has to decide, by `flag`. `values`: each that would do; if `is_example`, the
+    form of one."""
 
-    def __init__(self, problem: str, flag: str, values: Sequence[str]) -> None:
+    def __init__(
+        self, problem: str, flag: str, values: Sequence[str], is_example: bool = False
+    ) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.candidates = [(flag, value) for value in values]
+        self.flag = flag
+        self.values = values
+        self.is_example = is_example
+
+    @property
+    def candidates(self) -> list[tuple[str, str]]:
+        return [(self.flag, value) for value in self.values]
 
 
 def target_lines(
@@ -89,6 +103,22 @@ def target_lines(
 ) -> list[TargetLine]:
     """Return the lines of a new target. `others` are targets of the same context. Raises BadInput
     with a command for each candidate."""
+    found, undecided = _decided(facts, wishes, others)
+    if undecided:
+        raise _error(undecided, wishes)
+    return [*found, *(one for one in TEMPLATE if not _is_given(one.path, found))]
+
+
+def open_questions(
+    facts: ClusterFacts, wishes: Wishes, others: Mapping[str, Target]
+) -> list[Undecided]:
+    """Return what `target_lines` would refuse."""
+    return _decided(facts, wishes, others)[1]
+
+
+def _decided(
+    facts: ClusterFacts, wishes: Wishes, others: Mapping[str, Target]
+) -> tuple[list[TargetLine], list[Undecided]]:
     found: list[TargetLine] = []
     undecided: list[Undecided] = []
     parts: Sequence[Callable[[], list[TargetLine]]] = (
@@ -105,9 +135,7 @@ def target_lines(
             found += part()
         except Undecided as one:
             undecided.append(one)
-    if undecided:
-        raise _error(undecided, wishes)
-    return [*found, *(one for one in TEMPLATE if not _is_given(one.path, found))]
+    return found, undecided
 
 
 def _is_given(path: tuple[str, ...], lines: Sequence[TargetLine]) -> bool:
@@ -158,6 +186,7 @@ def _image(wishes: Wishes, others: Mapping[str, Target]) -> list[TargetLine]:
         "(docs/guides/first-cluster-run.md#the-image)",
         "--image",
         [ADDRESS],
+        is_example=True,
     )
 
 
@@ -179,9 +208,11 @@ def _storage(facts: ClusterFacts, wishes: Wishes) -> list[TargetLine]:
             [f"claim:{name}" for name in names],
         )
     raise Undecided(
-        "no claim of the namespace is bound and can be written by many machines (ReadWriteMany)",
+        f"no claim of namespace {wishes.namespace} is bound and can be written by many machines "
+        "(ReadWriteMany)",
         "--storage",
         [f"{'gs' if '-gke' in facts.version else 's3'}://BUCKET/PREFIX"],
+        is_example=True,
     )
 
 

@@ -179,12 +179,12 @@ def _place_of_shape(
 def _place_of_target(
     loaded: Loaded, on: str, nodes: str | None, device: str | None
 ) -> tuple[Loaded, PlannedPlace]:
+    from headway.cli.new_target import named_target
     from headway.kube.placement import amount_in_bytes
-    from headway.spec.load import load_target
     from headway.spec.target_file import with_defaults
 
     try:
-        found = load_target(on, loaded.folder)
+        found = named_target(on, loaded.folder)
     except NotFound as error:
         if (shape := near_shape(on)) is not None:
             error.hint = f"to plan for devices without a target, give their number: --on {shape}"

@@ -66,9 +66,10 @@ def plan(
 ) -> None:
     """Say whether a run fits, how long it takes, what it costs and what to change.
 
-    Asks neither a cluster nor the hub, needs no torch and writes nothing. Exits with 4 if the run
-    does not fit or is over its budget. Of a run that exists, shows what was planned beside what is
-    measured so far; with --set or --nodes, plans it by the time of the steps it has recorded."""
+    Asks neither a cluster (unless --on names a context without a target) nor the hub, needs no
+    torch and writes nothing. Exits with 4 if the run does not fit or is over its budget. Of a run
+    that exists, shows what was planned beside what is measured so far; with --set or --nodes, plans
+    it by the time of the steps it has recorded."""
     from headway.cli.output import print_json
     from headway.cli.plan.asked import read_asked
     from headway.cli.plan.estimate import plan_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,16 +60,12 @@ def add(
     Reads only: claims, labels of spot machines and of accelerators, queues, pod security. Each line
     of the target says where its value is from; what the cluster is not asked for is commented out.
     What cannot be decided ends with exit code 2 and a command for each choice."""
-    from headway.clock import SystemClock
-    from headway.kube.client import KubeClient
-    from headway.kube.cluster_facts import cluster_facts
-    from headway.kube.target_choice import Wishes, target_lines
-    from headway.launch.cluster_look import cluster_answers
-    from headway.spec.load import TARGET_FILE, config_folder, load_targets
-    from headway.spec.target_text import append_target, target_block, with_target
+    from headway.cli.new_target import context_and_namespace, new_block, user_targets
+    from headway.kube.target_choice import Wishes
+    from headway.spec.load import load_targets
+    from headway.spec.target_text import append_target, with_target
 
-    targets = load_targets(Path.cwd())
-    file = config_folder() / TARGET_FILE
+    targets, file = load_targets(Path.cwd()), user_targets()
     _require_new(name, targets)
     typed = {
         "--context": context,
@@ -81,14 +76,10 @@ def add(
         "--queue": queue,
     }
     flags = {flag: value for flag, value in typed.items() if value is not None}
-    where = _place(name, context, namespace)
+    where = context_and_namespace(name, context, namespace)
     wishes = Wishes(name, *where, image, storage, machine, queue, flags, tuple(set_ or ()))
-    kube = KubeClient.from_kubeconfig(wishes.context, wishes.namespace, say)
-    facts = cluster_facts(cluster_answers(kube, SystemClock()))
-    lines = target_lines(facts, wishes, _of_context(targets, wishes.context))
-    for one in set_ or ():
-        lines += _lines_of(one)
-    block = target_block(name, lines, "written by headway target add; edit as you like")
+    more = [line for one in set_ or () for line in _lines_of(one)]
+    block = new_block(wishes, targets, "written by headway target add; edit as you like", more)
     if dry_run:
         with_target("", name, block, file)
         print(block, end="")
@@ -106,33 +97,6 @@ def _require_new(name: str, targets: Mapping[str, Target]) -> None:
             f"there is a target {name} already",
             "take another name, or remove that target from its targets.yaml first",
         )
-
-
-def _place(name: str, context: str | None, namespace: str | None) -> tuple[str | None, str]:
-    """Context and namespace, as the kubeconfig has them. Without one, as in a pod, the connection
-    says what is missing."""
-    from lightkube.core.exceptions import ConfigError
-
-    from headway.kube.kubeconfig import user_config
-
-    try:
-        config = user_config()
-    except ConfigError:
-        return context, namespace or "default"
-    chosen = context or config.current_context
-    if chosen is None and len(config.contexts) == 1:
-        chosen = config.contexts[0]
-    if chosen is None or chosen not in config.contexts:
-        missing = f"has no context {chosen}" if chosen else "has no current context"
-        command = ["headway", "target", "add", name, "--context"]
-        commands = [shlex.join([*command, one]) for one in config.contexts]
-        raise BadInput(f"your kubeconfig {missing}", "\nhint: ".join(commands) or None)
-    own = config.named("context", chosen).get("namespace")
-    return chosen, namespace or own or "default"
-
-
-def _of_context(targets: Mapping[str, Target], context: str | None) -> dict[str, Target]:
-    return {name: one for name, one in targets.items() if one.kube.context in (context, None)}
 
 
 def _lines_of(setting: str) -> list[TargetLine]:

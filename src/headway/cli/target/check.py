@@ -40,11 +40,11 @@ def check(
     target's image, storage, devices and network. One of its pods asks for its own rights, what the
     storage lets it do, and the region of a bucket. All is deleted at the end, also after Ctrl-C; if
     the command is killed, the run's objects some minutes later. Exit code 4 if a line failed."""
+    from headway.cli.new_target import named_target
     from headway.cli.preflight import require_train_extra
     from headway.clock import SystemClock
     from headway.errors import BadInput, CheckFailed
     from headway.kube.check_lines import has_failed, lines_json, verdict
-    from headway.spec.load import load_target
     from headway.spec.quantities import Interval
 
     try:
@@ -54,7 +54,7 @@ def check(
     if seconds.unit != "seconds":
         raise BadInput(f"--wait: {wait} is not a time such as 15min")
     require_train_extra("headway target check")
-    found, clock = load_target(name, Path.cwd()), SystemClock()
+    found, clock = named_target(name, Path.cwd()), SystemClock()
     began = clock.monotonic()
     lines = _lines(found, float(seconds.amount))
     took = clock.monotonic() - began
