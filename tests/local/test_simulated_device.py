@@ -105,7 +105,7 @@ def test_collectives_are_enqueued_and_may_fail() -> None:
     assert found["hangs"] == "not reached"
     assert found["breaks"] == "broken"
     # A device that has come to a collective waits for others; one that has not is late itself.
-    assert found["waits: None"] == [1.0, 1.0]
+    assert found["waits: none"] == [1.0, 1.0]
     assert found["waits: hangs"] is False
     assert found["waits: never"] is True
     assert found["log"] == [("allreduce", (0,), 12)]

@@ -18,14 +18,14 @@ from support.simulated_streams import BROKEN, DEVICE, Fault, SimulatedEvent, Sim
 def enqueue_and_fail(answers: Any) -> None:
     with install():
         dist.init_process_group("sim:simccl", store=HashStore(), rank=0, world_size=1)
-        found = {"sound": _sums()}
+        found: dict[str, Any] = {"sound": _sums()}
         for kind in ("fails", "hangs", "breaks"):
             DEVICE.default, DEVICE.fault = SimulatedStream(), None
             found[kind] = _after_fault(torch.ones(3).to("sim"), _next(kind))
         DEVICE._is_broken = False
-        for kind in (None, "hangs", "never"):
+        for name in ("none", "hangs", "never"):
             DEVICE.default, DEVICE.fault = SimulatedStream(), None
-            found[f"waits: {kind}"] = _waits(None if kind is None else _next(kind))
+            found[f"waits: {name}"] = _waits(None if name == "none" else _next(name))
         found["log"] = [(one.op, one.ranks, one.num_bytes) for one in DEVICE.launches[:1]]
         answers.put(found)
 
