@@ -83,24 +83,6 @@ def test_all_killed_at_once_restart_from_the_checkpoint(folder: Path) -> None:
         run.require_exact()
 
 
-@pytest.mark.long("unit/train/test_leaving_groups.py and test_live.py have both halves of it")
-def test_where_groups_cannot_be_left_a_loss_restarts_all(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
-    with LiveRun(folder, "it", 3, "--set", "checkpoint.every=20 steps") as run:
-        run.wait_for_step(45)
-        before = {*run.workers().values()}
-        run.kill((2, 0))
-        wait_for("another start", lambda: len(run.events("started")) == 2, 30)
-        assert run.events("started")[-1]["resumed_from"] in (40, 60)
-        run.wait_for_step(run.step + 5)
-        assert not before & {*run.workers().values()}
-        output = run.stop()
-        run.require_exact()
-    assert output.count("a loss restarts all workers, as with elastic: restart") >= 1
-
-
 @pytest.mark.long("waits half a minute; test_stopping_and_failing.py kills the launcher alone")
 def test_workers_do_not_outlive_their_launcher_and_coordinator(folder: Path) -> None:
     """Also when they are waiting for others who will never come."""

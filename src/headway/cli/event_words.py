@@ -38,8 +38,8 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             begin = f"resumed from step {resumed}" if resumed is not None else "started"
             workers = event["workers"]
             return f"{begin}, {workers} worker{'s' if workers > 1 else ''} on {event['device']}"
-        case "all_restart":
-            return f"a loss restarts all workers, as with elastic: restart: {event['reason']}"
+        case "cannot_leave":
+            return f"a worker that waits when a loss ends its group is restarted: {event['reason']}"
         case "compiled":
             return f"node {event['node']}: {compiled_text(event)}"
         case "evaluated":

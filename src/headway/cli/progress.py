@@ -156,7 +156,7 @@ class RunProgress:
                 self._show_samples()
                 if self.frame is not None:
                     self.frame.evaluations = {**self.frame.evaluations, **event["losses"]}
-            case "large_files" | "left_files" | "all_restart":
+            case "large_files" | "left_files" | "cannot_leave":
                 self.line.above(f"warning: {text}")
             case "skipped" | "saved":
                 self.line.above(text)

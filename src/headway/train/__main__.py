@@ -245,7 +245,7 @@ def _placement(
     if session is not None:
         restarts_because = why_groups_cannot_be_left()
         if restarts_because is not None:
-            log_line(f"a loss restarts all workers: {restarts_because}")
+            log_line(f"restarts if it waits when a loss ends its group: {restarts_because}")
         placement = live_placement(
             local_rank=start.rank % ranks,
             domain_size=ranks,

@@ -53,7 +53,8 @@ class LiveWorlds:
     ) -> None:
         self.session, self.placement, self.stop = session, placement, stop
         self.restarts_because = restarts_because
-        """Why groups cannot be left here: when one is lost, so is this process. None: they can."""
+        """Why groups cannot be left here: if one is lost in which this process waits, so is the
+        process. None: they can be left."""
         self._generation: Generation | None = None
         """The generation of the newest world."""
         self._domain: Domain | None = None

@@ -216,7 +216,7 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     if world.is_leader and not was_healed:
         _note_built_whole(run, world)
         if worlds.restarts_because is not None:
-            run.journal.note("all_restart", reason=worlds.restarts_because)
+            run.journal.note("cannot_leave", reason=worlds.restarts_because)
         run.start_seconds["load"] = run.clock.monotonic() - began
         run.journal.note(
             "started",
