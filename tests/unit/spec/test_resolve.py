@@ -443,7 +443,7 @@ def test_nodes_that_are_chosen_for_a_copy_count_as_those_that_are_written(folder
             parameters=None,
             train_set="prepared",
             validation_sets={},
-            auto=AutoLayout(shards=True, recomputes=True, shard_nodes=2),
+            auto=AutoLayout(shards=True, checkpoint_activations=True, shard_nodes=2),
         )
 
     chosen, written = on_four_nodes("auto"), on_four_nodes("2 nodes")
