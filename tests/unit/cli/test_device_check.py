@@ -157,7 +157,7 @@ def test_on_the_cpu_there_is_nothing_to_offload_to(folder: Path) -> None:
 def test_offloaded_activations_are_counted_against_the_hosts_memory(folder: Path) -> None:
     # 2 sequences of 4,096 tokens and a width of 4,096 in bf16 are 64 MiB; 32 blocks on 8 devices.
     gpus = "NVIDIA H100 80GB HBM3"
-    needed = "memory.offload: the inputs of 32 blocks of 8 devices need at least 16.0 GiB of"
+    needed = "memory.offload: the inputs of 32 blocks of 8 devices need at least 32.0 GiB of"
     found = said(OFFLOAD, machine(8, gpus, memory_bytes=15 * GIB), 1)
     assert found == (
         f"run.yaml:5:10: {needed} the host's memory; 15.0 GiB is available\n"
@@ -175,7 +175,7 @@ def test_offloaded_activations_are_counted_against_the_memory_of_pods(folder: Pa
     Path("targets.yaml").write_text(TARGET.replace("64Gi", "12Gi"))
     asked = "resources: {accelerators: H100:8}\n"
     (folder / "run.yaml").write_text(RUN + OFFLOAD + asked)
-    with pytest.raises(SpecError, match=r"need at least 16\.0 GiB .*; 12\.0 GiB is available"):
+    with pytest.raises(SpecError, match=r"need at least 32\.0 GiB .*; 12\.0 GiB is available"):
         require_fit_on(load_run(), load_target("lab", folder))
     (folder / "run.yaml").write_text(RUN + asked)
     require_fit_on(load_run(), load_target("lab", folder))

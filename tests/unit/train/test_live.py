@@ -130,9 +130,7 @@ def replicas(world: World) -> WorkerGroup:
 
 def total(world: World, number: int) -> int:
     """COLLECTIVE."""
-    tensor = torch.tensor([number])
-    world.all_reduce(tensor)
-    return int(tensor.item())
+    return int(world.sums(torch.tensor([float(number)], dtype=torch.float64))[0])
 
 
 # --- who is who
@@ -641,7 +639,7 @@ def test_training_that_hangs_outside_a_collective_ends_its_process(
 ) -> None:
     """Also in a sum of a group that is over: the others are gone, and cannot help."""
     ended: list[int] = []
-    monkeypatch.setattr(live.os, "abort", lambda: ended.append(1))
+    monkeypatch.setattr(live, "abort", lambda: ended.append(1))
     (one, two), _ = crew.together("a", "b")
     one.worlds.report_hang(1)
     assert not ended, "it gets another chance"

@@ -17,7 +17,7 @@ LIBRARY = re.compile(r"(torch|transformers)(\.\w+)*")
 AT_IMPORT = "missing: no worker starts, with the name in the error"
 AT_BUILD = "missing: the model is not built, with the name in the error"
 AT_FIRST_STEP = "missing: the first step fails, with the name in the error"
-
+NO_RECORDER = "missing: a hang is noted without the numbers of its collectives"
 PRIVATE = {
     # Proves itself when a worker starts.
     "._register_backend": "train/leaving_groups.py makes such a group and leaves it",
@@ -42,6 +42,11 @@ PRIVATE = {
     "._foreach_mul_": AT_FIRST_STEP,
     "._set_sequence_nr": AT_FIRST_STEP,
     # Harmless.
+    "._C": NO_RECORDER,
+    "._distributed_c10d": NO_RECORDER,
+    "._device_types": NO_RECORDER,
+    "._dump_fr_trace_json": NO_RECORDER,
+    "._dump_nccl_trace_json": NO_RECORDER,
     "torch._dynamo.utils.counters": "missing: nobody knows what was compiled, and nothing else",
     "._keys_to_ignore_on_save": "missing: an export may have a tensor more",
     "transformers.modeling_utils": "missing: no attention figures",
