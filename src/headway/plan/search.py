@@ -25,6 +25,9 @@ MOST_EQUAL_PASSES = 16
 """Beyond that many passes a size that does not divide the share leaves little idle."""
 NEAR = 0.02
 """Share of a step that estimates cannot tell apart: within it the plainest way is taken."""
+SHARDING_GAIN = 0.06
+"""Share of a step that sharding has to save where a device holds the whole model: the plain way
+until a run on GPUs has shown what sharding saves."""
 
 Fits = Callable[[Workload, Fleet, Layout], bool]
 
@@ -119,9 +122,16 @@ def fastest(workload: Workload, fleet: Fleet, freedom: Freedom, allows: Fits = f
     if freedom.is_narrow:
         narrow = [way for way in found if way.layout.shard_devices <= fleet.devices_per_node]
         found = narrow or found
-    least = min((way.seconds for way in found if way.seconds is not None), default=None)
+    whole = [way for way in found if way.layout.shard_devices == 1]
+    least, least_whole = _least_seconds(found), _least_seconds(whole)
+    if least is not None and least_whole is not None and least_whole * (1 - SHARDING_GAIN) <= least:
+        found, least = whole, least_whole
     near = [way for way in found if least is None or (way.seconds or least) <= (1 + NEAR) * least]
     return min(near, key=_plainness, default=None)
+
+
+def _least_seconds(ways: Sequence[Way]) -> float | None:
+    return min((way.seconds for way in ways if way.seconds is not None), default=None)
 
 
 def _plainness(way: Way) -> tuple[bool, int, int, float]:
