@@ -17,7 +17,7 @@ from functools import partial
 from importlib.resources import files
 
 from headway.plan.fleet import Fleet
-from headway.plan.memory_peak import highest_moment, step_shape
+from headway.plan.step_moments import highest_moment, step_shape
 from headway.plan.workload import Layout, Workload, workload_of
 from headway.spec.load import load_run
 from headway.spec.resolve import ALL_BLOCKS, LARGE_MODEL_PARAMETERS

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from headway.plan.fleet import Fleet
-from headway.plan.memory_peak import highest_moment, step_shape
+from headway.plan.step_moments import highest_moment, step_shape
 from headway.plan.workload import Layout, Workload, workload_of
 from headway.spec.resolve import ALL_BLOCKS
 from headway.spec.run_file import RunFile

@@ -11,14 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from headway.plan.accelerators import Device, Precision, find_device
-from headway.plan.memory_peak import (
-    GPU_ALLOCATOR,
-    GPU_SMALL,
-    OUTSIDE_BYTES,
-    StateBytes,
-    StepShape,
-    highest_moment,
-)
+from headway.plan.memory_peak import GPU_ALLOCATOR, GPU_SMALL, OUTSIDE_BYTES
 from headway.plan.saved_activations import (
     NUMBER_BYTES,
     KeptBytes,
@@ -26,6 +19,7 @@ from headway.plan.saved_activations import (
     kept_bytes,
     layer_shape,
 )
+from headway.plan.step_moments import StateBytes, StepShape, highest_moment
 from headway.plan.workload import CountedModel
 from support.published_rows import Row, read_rows
 

@@ -26,8 +26,8 @@ MOST_EQUAL_PASSES = 16
 NEAR = 0.02
 """Share of a step that estimates cannot tell apart: within it the plainest way is taken."""
 SHARDING_GAIN = 0.06
-"""Share of a step that sharding has to save where a device holds the whole model: the plain way
-until a run on GPUs has shown what sharding saves."""
+"""Share of a step that a wider copy has to save: the plain way until a run on GPUs has shown what
+sharding costs and saves."""
 
 Fits = Callable[[Workload, Fleet, Layout], bool]
 
@@ -122,10 +122,12 @@ def fastest(workload: Workload, fleet: Fleet, freedom: Freedom, allows: Fits = f
     if freedom.is_narrow:
         narrow = [way for way in found if way.layout.shard_devices <= fleet.devices_per_node]
         found = narrow or found
-    whole = [way for way in found if way.layout.shard_devices == 1]
-    least, least_whole = _least_seconds(found), _least_seconds(whole)
-    if least is not None and least_whole is not None and least_whole * (1 - SHARDING_GAIN) <= least:
-        found, least = whole, least_whole
+    least = _least_seconds(found)
+    for shards in sorted({way.layout.shard_devices for way in found}):
+        least_so = _least_seconds([way for way in found if way.layout.shard_devices == shards])
+        if least is not None and least_so is not None and least_so * (1 - SHARDING_GAIN) <= least:
+            found, least = [way for way in found if way.layout.shard_devices == shards], least_so
+            break
     near = [way for way in found if least is None or (way.seconds or least) <= (1 + NEAR) * least]
     return min(near, key=_plainness, default=None)
 
@@ -167,16 +169,18 @@ def _fewest_blocks(
         return only if may(only) else None
     if may(0):
         return 0
-    if not may(ALL_BLOCKS):
+    # The last block is recomputed at once, so all but it may need less than all.
+    layers = workload.model.size.num_layers
+    too_few, enough = 0, layers if may(ALL_BLOCKS) else layers - 1
+    if not may(enough):
         return None
-    too_few, enough = 0, workload.model.size.num_layers
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         if may(middle):
             enough = middle
         else:
             too_few = middle
-    return ALL_BLOCKS if enough == workload.model.size.num_layers else enough
+    return ALL_BLOCKS if enough == layers else enough
 
 
 def step_seconds(workload: Workload, fleet: Fleet, layout: Layout) -> float | None:

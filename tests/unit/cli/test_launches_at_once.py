@@ -73,7 +73,7 @@ def test_a_run_that_somebody_else_is_launching_is_left_alone(
 
     def meanwhile(call: str) -> None:
         looks = sum(one == f"GET {JOBS}/headway-it" for one in kube.calls)
-        if call == f"GET {JOBS}/headway-it" and looks == 2:
+        if call == f"GET {JOBS}/headway-it" and looks == 3:
             kube.coordinator("it")
             theirs(kube)["metadata"]["annotations"] = {}
             theirs(kube)["spec"]["suspend"] = False

@@ -46,7 +46,7 @@ def test_a_model_that_does_not_fit_ends_with_4(headway: Headway) -> None:
         ("llama2-70b", "--on", "H100:8", "--nodes", "2"),
         ("llama2-70b", "--on", "H100:8", "--nodes", "8", "--set", "shard=node"),
         ("llama2-13b", "--on", "L4:8"),
-        ("gpt2-xl", "--on", "T4:4", "--set", "precision=fp16"),
+        ("gpt2-xl", "--on", "T4:1", "--set", "precision=fp16"),
         ("gpt2-small", "--on", "L4:1", "--set", "batch.micro=512"),
     ],
 )
@@ -152,7 +152,7 @@ def test_devices_without_work_fail_the_plan_and_a_smaller_micro_batch_helps(
     headway: Headway,
 ) -> None:
     small = ("bert-base", "--on", "H100:8", "--set", "batch.global=256")
-    small += ("--set", "data.sequence_length=128")
+    small += ("--set", "data.sequence_length=128", "--set", "batch.micro=64")
     said = headway("plan", *small)
     assert said.exit_code == 4
     assert "error: bert-base leaves devices idle on H100:8" in said.err
@@ -168,9 +168,9 @@ def test_nodes_without_work_are_what_to_save_first(headway: Headway) -> None:
     said = headway(*asked, "512")
     assert said.exit_code == 4
     words = " ".join(said.out.split())
-    assert "3,584 of them have no work: 512 micro-batches of 2 for 4,096 devices" in words
+    assert "3,072 of them have no work: 1,024 micro-batches of 1 for 4,096 devices" in words
     nodes, saved = re.findall(r"to improve --nodes (\d+): saves (\$[\d,]+) of", words)[0]
-    assert int(saved.strip("$").replace(",", "")) > 20_000_000
+    assert int(saved.strip("$").replace(",", "")) > 8_000_000
     assert headway(*asked, nodes).exit_code == 0
 
 

@@ -173,8 +173,8 @@ def test_a_run_is_laid_out_as_its_plan_says(here: Path, model: str) -> None:
     loaded = load_run()
     plan = plan_for(loaded, "large", None)
     assert plan is not None
-    layout = plan.fleets[0].layout
-    assert layout is not None
+    assert plan.fleets[0].way is not None
+    layout = plan.fleets[0].way.layout
     assert layout.shard_devices == 8
     resolved = resolved_for(loaded, load_target("large", here))
     assert (resolved.sharded, resolved.checkpoint_activations) == (
@@ -191,8 +191,8 @@ def test_a_run_is_divided_over_as_many_nodes_as_its_plan_says(here: Path, memory
     loaded = load_run(None, ["resources.nodes=8"])
     plan = plan_for(loaded, "large", None)
     assert plan is not None
-    layout = plan.fleets[0].layout
-    assert layout is not None
+    assert plan.fleets[0].way is not None
+    layout = plan.fleets[0].way.layout
     resolved = resolved_for(loaded, load_target("large", here))
     assert resolved.shard_nodes == layout.shard_devices // 8 == {"640Gi": 4, "160Gi": 8}[memory]
     assert resolved.checkpoint_activations == layout.checkpoint_activations

@@ -76,7 +76,7 @@ def test_a_target_that_is_well_is_asked_and_nothing_is_said(
 ) -> None:
     said = launched(headway)
     assert "warning" not in said.err
-    assert len(asked(kube)) == 7
+    assert len(asked(kube)) == 8
     assert f"POST {JOBS}" in kube.calls
 
 

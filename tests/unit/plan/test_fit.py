@@ -49,7 +49,7 @@ def fleet(kind: str, devices: int = 8, nodes: int = 1, **more: Any) -> Fleet:
         ("gpt2-xl", "H100", 8, Layout(1, recomputed_blocks=0)),
         ("gpt2-xl", "A10G", 8, Layout(8, recomputed_blocks=0)),
         ("llama2-7b", "H100", 8, Layout(8, recomputed_blocks=0)),
-        ("llama2-7b", "A10G", 8, Layout(8, recomputed_blocks=ALL_BLOCKS)),
+        ("llama2-7b", "A10G", 8, Layout(8, recomputed_blocks=31)),
         # Nothing fits: what needs least.
         ("llama2-70b", "A10G", 8, Layout(8, recomputed_blocks=ALL_BLOCKS)),
     ],

@@ -141,10 +141,8 @@ def test_each_block_that_is_recomputed_saves_memory() -> None:
         return memory_of(workload(), fleet("H100"), Layout(8, blocks)).step.value
 
     peaks = [peak(blocks) for blocks in range(33)]
-    assert all(less < more for more, less in pairwise(peaks[:-1]))
+    assert all(less < more for more, less in pairwise(peaks))
     assert peaks[32] == peak(ALL_BLOCKS)
-    # The last block is recomputed at once: its activations are there at the peak all the same.
-    assert peaks[31] < peaks[32] < peaks[30]
 
 
 def test_offloaded_activations_are_in_the_hosts_memory() -> None:

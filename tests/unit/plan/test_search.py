@@ -43,13 +43,16 @@ def all_ways(workload: Workload, fleet: Fleet) -> Iterator[tuple[Workload, Layou
                 yield replace(workload, micro=micro), Layout(shards, number)
 
 
-def seconds_of_best(workload: Workload, fleet: Fleet, is_narrow: bool = True) -> float | None:
+def seconds_of_best(
+    workload: Workload, fleet: Fleet, is_narrow: bool = True, shards: int | None = None
+) -> float | None:
     """Return the least time of a step of all ways that fit. `is_narrow`: of those whose copy is on
-    one node, if there are any."""
+    one node, if there are any. `shards`: of those whose copy is on so many devices."""
     timed = (
         (is_narrow and layout.shard_devices > fleet.devices_per_node, seconds, sized, layout)
         for sized, layout in all_ways(workload, fleet)
-        if (seconds := step_seconds(sized, fleet, layout)) is not None
+        if shards in (None, layout.shard_devices)
+        and (seconds := step_seconds(sized, fleet, layout)) is not None
     )
     ordered = sorted(timed, key=lambda one: one[:2])
     return next((seconds for _, seconds, *way in ordered if fits(way[0], fleet, way[1])), None)
@@ -85,8 +88,10 @@ def require_near_the_best(preset: str, kind: str, devices: int, nodes: int) -> N
         return
     assert fits(way.workload, fleet, way.layout), way
     assert way.seconds is not None
-    gain = SHARDING_GAIN if way.layout.shard_devices == 1 else 0.0
-    assert way.seconds <= MOST_SLOWER / (1 - gain) * best, way
+    assert way.seconds <= MOST_SLOWER / (1 - SHARDING_GAIN) * best, way
+    of_its_shards = seconds_of_best(workload, fleet, shards=way.layout.shard_devices)
+    assert of_its_shards is not None
+    assert way.seconds <= MOST_SLOWER * of_its_shards, way
     changes = list(cheaper_changes(run, workload, fleet, way))
     for change in changes:
         assert fits(change.way.workload, fleet, change.way.layout), change.flags

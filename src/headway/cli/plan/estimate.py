@@ -124,7 +124,7 @@ def fleet_plan(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
     def on(other: Fleet) -> FleetPlan:
         return _figures(asked, workload, other)
 
-    kept = () if plan.is_refused else plan.changes
+    kept = plan.changes if plan.fits.verdict == "yes" and not plan.is_refused else ()
     changes = (*_changes(plan, asked, workload), *kept)
     if plan.fits.verdict != "no" and fleet.device is not None:
         plan = _with_use(plan, plan.way)
