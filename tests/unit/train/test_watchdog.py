@@ -239,6 +239,7 @@ def test_collectives_are_numbered_by_group(capfd: pytest.CaptureFixture[str]) ->
     try:
         for _ in range(3):
             dist.all_reduce(torch.ones(2))
+        wait_for("all to be recorded", lambda: [3, 3] in (collective_numbers() or {}).values())
         numbers = collective_numbers()
     finally:
         dist.destroy_process_group()

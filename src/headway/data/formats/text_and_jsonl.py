@@ -275,7 +275,8 @@ def _document_at(
     while data := opened.stream.readline(CHUNK_BYTES):
         begin, position = position, position + len(data)
         is_whole = data.endswith(b"\n")
-        if is_start and is_whole and _separates(data, by_separator):
+        is_line = is_whole or len(data) < CHUNK_BYTES  # the last one needs no end
+        if is_start and is_line and _separates(data, by_separator):
             return position, False, line + 1
         if is_start and follows_text and position - first > far:
             return begin, True, line  # neither this line nor the previous one separates documents

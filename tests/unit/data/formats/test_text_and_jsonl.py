@@ -94,6 +94,17 @@ def test_pieces_of_a_text_give_the_documents_of_the_whole(
     assert [document for document in joined if document] == wanted
 
 
+def test_a_separator_that_ends_a_file_without_a_newline_is_none_of_its_text() -> None:
+    """Also where a piece is cut just before it."""
+    text = f"{SEPARATOR}\naaaaaaa\n{SEPARATOR}".encode()
+    found = [
+        chunk
+        for piece in pieces(text, [1])
+        for chunk in text_chunks(piece, chunk_bytes=1, piece_bytes=100, deciding_bytes=20)
+    ]
+    assert ["".join(parts).strip() for parts in documents(found)] == ["aaaaaaa"]
+
+
 @given(text=blank_texts, at=cuts)
 def test_lines_of_a_piece_are_counted_from_its_first_whole_line(text: str, at: list[int]) -> None:
     raw = text.encode()
