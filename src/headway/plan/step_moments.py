@@ -179,6 +179,8 @@ def _at_losses(shape: StepShape) -> dict[str, Bytes]:
         logits = shape.tokens * shape.logits_bytes * model.vocabulary
         return {"when the loss is differentiated": {**common, "logits": logits}}
     common["gradients of activations"] = shape.tokens * number * model.hidden
+    if shape.ends_apart:  # FSDP2 keeps the buffer that the head was gathered in until the backward
+        common["gathered weights"] += number * model.table_parameters
     # Of several chunks the head's gradients are added up in fp32, and in place if they are fp32.
     table, is_one = model.table_parameters, rows == shape.tokens
     added = 0 if is_one else 4 * table
