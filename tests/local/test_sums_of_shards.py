@@ -23,7 +23,7 @@ from headway.train.fsdp import parameters_by_unit, shard_model
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.models import BuiltModel, Ends
 from headway.train.undisturbed import undisturbed
-from headway.train.world import World, form_world
+from headway.train.world import World, WorldShape, form_world
 from support.launches import Launches
 from support.workers import PROCESSES
 
@@ -178,10 +178,8 @@ def _work(rank: int, store: str, answers: Any) -> None:
     try:
         world = form_world(
             rank=rank,
-            nodes=COPIES,
-            ranks_per_node=RANKS,
+            shape=WorldShape(COPIES, RANKS, copy_nodes=1),
             device=torch.device("cpu"),
-            copy_nodes=1,
             store=Path(store),
             generation=1,
         )
