@@ -55,6 +55,7 @@ MODULES = (
     "torch",
     "torch._dynamo",  # or the first optimizer would import it, which takes as long as torch itself
     "headway.train.loop",
+    "headway.train.leaving_groups",
     "headway.train.live",
     "headway.train.restart",
     "headway.train.broken_device",
