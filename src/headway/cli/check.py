@@ -133,8 +133,8 @@ def examined(
     warn_of_run_file(loaded)
     found = preflight(loaded, is_here)
     facts = {} if found.problems else run_facts(loaded)
-    if not found.problems and (line := _plan_line(loaded, on)) is not None:
-        facts["plan"] = line
+    if not found.problems and not (loaded.is_preset and on is None):
+        facts |= _planned_facts(loaded, on, facts)
     if code and loaded.run.command is not None:
         raise BadInput(
             "--code runs functions of your own, and a run with `command` has none",
@@ -211,10 +211,19 @@ def _parts(refusal: HeadwayError | None) -> list[HeadwayError]:
     return [refusal, *(refusal.others if isinstance(refusal, SpecError) else ())]
 
 
-def _plan_line(loaded: Loaded, on: str | None) -> str | None:
-    from headway.cli.plan.gate import plan_line
+def _planned_facts(loaded: Loaded, on: str | None, facts: dict[str, Any]) -> dict[str, Any]:
+    """The plan in a line, and the micro-batch that a first start would take."""
+    from headway.cli.plan.gate import plan_for, plan_line
 
-    return None if loaded.is_preset and on is None else plan_line(loaded, on)
+    plan = plan_for(loaded, on, None)
+    if plan is None:
+        return {}
+    planned: dict[str, Any] = {}
+    if (way := plan.fleets[0].way) is not None and "batch" in facts:
+        planned["batch"] = facts["batch"] | {"micro": way.workload.micro}
+    if (line := plan_line(plan)) is not None:
+        planned["plan"] = line
+    return planned
 
 
 def _problem_facts(problem: HeadwayError) -> dict[str, Any]:

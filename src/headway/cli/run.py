@@ -178,7 +178,8 @@ def resolved_here(
     from headway.state.code_folder import code_folder
     from headway.state.run_directory import RunDirectory
 
-    loaded = with_begun(loaded, spec_before(location))
+    before = spec_before(location)
+    loaded = with_begun(loaded, before)
     # These raise, if at all, before data is prepared for hours.
     preflight(loaded).raise_problems()
     require_whole_copies(loaded, nodes)
@@ -186,7 +187,7 @@ def resolved_here(
     # A run that has begun did fit.
     require_planned(loaded, None, nodes, anyway or RunDirectory.exists(location))
     parameters = known_parameters(loaded, known_workload(loaded))
-    loaded = with_hub_commits(loaded, lambda: spec_before(location))
+    loaded = with_hub_commits(loaded, lambda: before)
     packages = packages_of(loaded, python_here, location)
     sets = trainable_sets(loaded, background)
     resolved = resolved_for(

@@ -81,8 +81,8 @@ class Wishes:
 
 
 class Undecided(Exception):
-    """What the user has to decide, by `flag`. `values`: each that would do; if `is_example`, the
-    form of one."""
+    """A choice that the user has to make, by `flag`. `values`: each that would do; if
+    `is_example`, the form of one."""
 
     def __init__(
         self, problem: str, flag: str, values: Sequence[str], is_example: bool = False

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LEAST_LOSS_ROWS = 1024
-"""Of a chunk of the loss: with fewer, adding up the gradient of the head takes an accelerator as
-long as computing it."""
+"""Rows of a chunk of the loss, at least: with fewer, adding up the gradient of the head takes an
+accelerator as long as computing it."""
 CHUNK_LOGITS = 2**27
-"""Of a chunk with more rows than that: 512 MiB in fp32."""
+"""Logits of a chunk that has more rows than LEAST_LOSS_ROWS, at most: 512 MiB in fp32."""
 
 
 @dataclass(frozen=True)

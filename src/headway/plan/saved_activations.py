@@ -81,10 +81,11 @@ class KeptBytes:
     ends: int
     """Of what comes before and after the layers, without logits."""
     block_input: int
-    """Of each layer that is recomputed."""
+    """Bytes that each recomputed layer keeps."""
 
     def of_layers(self, layers: int, recomputed: int) -> int:
-        """Of so many first layers, where the first `recomputed` of the model are recomputed."""
+        """Return the bytes that the first `layers` keep, if the model's first `recomputed` are
+        recomputed."""
         again = min(layers, recomputed)
         return again * self.block_input + (layers - again) * self.layer
 

@@ -34,7 +34,7 @@ Fits = Callable[[Workload, Fleet, Layout], bool]
 
 @dataclass(frozen=True)
 class Freedom:
-    """What the search may choose."""
+    """Choices that the search has."""
 
     micros: Sequence[int]
     """Sequences per micro-batch."""

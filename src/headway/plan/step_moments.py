@@ -19,7 +19,7 @@ from headway.plan.saved_activations import (
 from headway.plan.workload import Layout, Workload
 
 Bytes = Mapping[str, int]
-"""By the name of a part."""
+"""Bytes, keyed by the name of a part."""
 
 MICRO_GRADIENTS = "gradients of a micro-batch"
 
@@ -32,7 +32,7 @@ class StateBytes:
     gradients: int = 4
     optimizer: int = 8
     reduce: int = 4
-    """Of a gradient while it is reduce-scattered."""
+    """Bytes of a number of a gradient while it is reduce-scattered."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StepShape:
     number: int
     """Bytes of an activation, and of a weight that is computed with."""
     tokens: int
-    """Of a micro-batch."""
+    """Tokens of a micro-batch."""
     shards: int
     recomputed: int
     """Layers that are recomputed in the backward pass, counted from the first one."""
@@ -67,7 +67,7 @@ class StepShape:
 
     @property
     def root_parameters(self) -> int:
-        """Of what is in no layer."""
+        """Return the number of parameters that are in no layer."""
         return self.parameters - self.model.layers * self.model.layer_parameters
 
     @property
@@ -127,7 +127,7 @@ def largest_part(shape: StepShape) -> int:
 
 
 def state_parts(shape: StepShape) -> dict[str, int]:
-    """What is there from the first step to the last, apart from gradients."""
+    """Return what is alive from the first step to the last, apart from gradients."""
     teacher = divided(4 * shape.teacher_parameters, shape.shards)
     return {
         "weights": divided(shape.state.weights * shape.parameters, shape.shards),

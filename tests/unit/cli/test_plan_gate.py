@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.check import examined
 from headway.cli.plan.gate import plan_for, require_planned
 from headway.cli.target_render import resolved_for
 from headway.errors import CheckFailed
@@ -206,3 +207,9 @@ def test_a_pod_without_memory_for_a_save_is_refused_with_what_it_needs(here: Pat
         require_planned(load_run(), "large", None, anyway=False)
     assert ") of 64.0 GiB in each pod; " in error.value.message
     assert "in target large, pod: {resources: {memory: 1" in str(error.value.hint)
+
+
+def test_check_names_the_micro_batch_that_a_first_start_takes(here: Path) -> None:
+    loaded = load_run(None, ["batch.micro=auto"])
+    _, facts = examined(loaded, is_here=False, code=False, on="large")
+    assert facts["batch"]["micro"] == resolved_for(loaded, load_target("large", here)).micro

@@ -160,7 +160,7 @@ def _figures(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
 
 
 def _changes(plan: FleetPlan, asked: Asked, workload: Workload) -> Iterator[PlanChange]:
-    """What makes it fit, or cheaper if it does."""
+    """Yield changes that make the run fit, or cheaper if it fits."""
     assert plan.way is not None
     if plan.fits.verdict in ("no", "maybe"):
         for change in changes_that_fit(asked.run, workload, plan.fleet, plan.way):

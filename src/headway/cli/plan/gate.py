@@ -89,15 +89,14 @@ def refusal_words(plan: RunPlan, one: FleetPlan) -> str:
     return f"{plan.asked.title} is over its budget on {one.fleet}: {one.budget.words}"
 
 
-def plan_line(loaded: Loaded, on: str | None) -> str | None:
-    """The answers of a plan in one line, for `headway check`."""
+def plan_line(plan: RunPlan) -> str | None:
+    """Return the answers of a plan in one line, for `headway check`."""
     from headway.cli.plan.figure_text import ranged
     from headway.cli.plan.screen import BUDGET, FITS
 
-    plan = plan_for(loaded, on, None)
-    if plan is None or plan.fleets[0].fits.verdict == "unknown":
-        return None
     one = plan.fleets[0]
+    if one.fits.verdict == "unknown":
+        return None
     parts = [f"{FITS[one.fits.verdict]} on {one.fleet}: {one.fits.words}"]
     parts += [ranged(one.seconds, "seconds")] if one.seconds else []
     parts += [ranged(one.usd, "usd")] if one.usd else []
