@@ -49,6 +49,12 @@ class Training:
     """Generation that committed the last step. With the step it is the name of the state."""
     evaluated_step: int = 0
     """Last step after which an evaluation was done, or was not due."""
+    parameters: tuple[nn.Parameter, ...] = field(init=False, repr=False)
+    """Those of the model, in its order: walking through its modules at every step takes 0.1 ms even
+    where there is one block."""
+
+    def __post_init__(self) -> None:
+        self.parameters = tuple(self.model.parameters())
 
 
 @dataclass(frozen=True)
@@ -173,7 +179,7 @@ def _sums_on_device(
 
 
 def _gradients(training: Training) -> list[torch.Tensor]:
-    return [p.grad for p in training.model.parameters() if p.grad is not None]
+    return [p.grad for p in training.parameters if p.grad is not None]
 
 
 def run_micro_batches(
