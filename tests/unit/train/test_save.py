@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from headway.clock import SystemClock
-from headway.errors import PeerLost, RunFailed
+from headway.errors import Exit, PeerLost, RunFailed
 from headway.spec.stepped_interval import SteppedInterval
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.run_directory import RunDirectory
@@ -31,6 +31,7 @@ from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
 from support.little import Little
+from support.run_here import RunHere
 from support.waiting import wait_for
 
 
@@ -368,3 +369,11 @@ def test_a_save_that_never_ends_ends_the_run(
             little.saver.require_saves(is_due=True)
     finally:
         server_is_back.set()
+
+
+def test_each_save_of_a_run_is_told_with_the_time_that_it_held_training(tmp_path: Path) -> None:
+    here = RunHere(tmp_path / "run", overrides=("checkpoint.every=2 steps",))
+    assert here.train(here.open()) is Exit.DONE
+    saving = here.events("saving")
+    assert [event["step"] for event in saving] == [2], "the last save is waited for"
+    assert saving[0]["held_seconds"] >= 0
