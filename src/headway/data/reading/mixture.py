@@ -14,7 +14,7 @@ import os
 import posixpath
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -25,6 +25,8 @@ from pydantic import Field, ValidationError
 
 import headway
 from headway.clock import Clock, SystemClock
+from headway.data.reading.block_fetcher import Need, Source
+from headway.data.reading.look_ahead import BatchShare, OwnRows, Reach, StepsAhead
 from headway.data.reading.mixture_order import (
     NUM_SLOTS,
     MixtureOrder,
@@ -160,6 +162,8 @@ class MixtureSet:
         self.vocab_size = sets[0].vocab_size
         self.special_ids = sets[0].special_ids
         self.in_sequence = False
+        self._steps_ahead = StepsAhead()
+        self._fetcher = next((tokens.fetcher for tokens in sets if tokens.fetcher), None)
 
     @classmethod
     def open(cls, store: Store, reading: ReadOptions | None = None) -> MixtureSet:
@@ -235,11 +239,32 @@ class MixtureSet:
                 mask[here] = rows.mask
         return TokenRows(tokens, mask)
 
-    def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
-        """Each member fetches what its own part of these positions needs, and what follows."""
-        begins, ends = self.table.counts(first), self.table.counts(first + count)
-        for number, (tokens, begin, end) in enumerate(zip(self.sets, begins, ends, strict=True)):
-            tokens.prefetch(member_seed(seed, number), sequence_length, begin, end - begin)
+    def prefetch(self, seed: int, sequence_length: int, step: int, share: BatchShare) -> None:
+        """Announces what is read next of all members at once, in the order of need."""
+        if self._fetcher is None:
+            return
+        first = step * share.global_batch
+        begins, ends = self.table.counts(first), self.table.counts(first + share.global_batch)
+        rows = self._steps_ahead.renewed((seed, sequence_length), step, share)
+        if rows is not None:
+            members, indices = self.table.draw(rows)
+        needed: dict[Source, list[Need]] = {}
+        for number, tokens in enumerate(self.sets):
+            own = None
+            if rows is not None:
+                here = members == number
+                own = OwnRows(indices[here], rows[here])
+            reach = Reach(
+                position=first,
+                begin=begins[number],
+                end=ends[number],
+                share=self.manifest.members[number].slots / self.table.size,
+                of_machine=share.of_machine,
+                rows=own,
+            )
+            needed |= tokens.needs(member_seed(seed, number), sequence_length, reach)
+        if needed:
+            self._fetcher.announce(needed, first)
 
     def close(self) -> None:
         for tokens in self.sets:
@@ -337,7 +362,7 @@ def _open_members(
     opened: ExitStack, root: str, members: Sequence[MemberSpec], reading: ReadOptions
 ) -> list[TokenSet]:
     """The members' sets; `opened` closes them."""
-    reading = replace(reading, memory_bytes=reading.memory_bytes // len(members))
+    fetcher = reading.fetcher()
     sets: list[TokenSet] = []
     for member in members:
         store = Store(_location(root, member))
@@ -345,7 +370,7 @@ def _open_members(
             raise BadInput(
                 f"{member.name} ({store.root}) is a mixture itself", "list its members instead"
             )
-        tokens = TokenSet.open(store, reading)
+        tokens = TokenSet.open(store, reading, fetcher)
         opened.callback(tokens.close)
         sets.append(tokens)
     return sets
