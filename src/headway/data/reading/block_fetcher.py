@@ -8,7 +8,7 @@ bounds go. Blocks are stored on disk, for all processes of the machine; rows onl
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -21,8 +21,6 @@ from headway.data.reading.token_stream import max_open_maps
 
 MEMORY_BYTES = 2**29
 """Memory for rows, and for blocks that the disk cannot hold: more than a mixing window takes."""
-ROWS_SHARE = 2
-"""Announced rows take one part in ROWS_SHARE of the memory."""
 DISK_EIGHTHS = 7
 """Eighths of the cache that announced blocks take. The rest is left to those of evaluations."""
 DISK_RETRY_SECONDS = 60.0
@@ -67,16 +65,9 @@ class Source(Protocol):
 
     @property
     def location(self) -> str: ...
-
     def num_bytes(self, block: Block) -> int: ...
-
-    def download(self, block: Block) -> bytes:
-        """OSError when the store does not answer."""
-        ...
-
-    def parts(self, block: Block, content: np.ndarray) -> BlockContent:
-        """Splits downloaded bytes into tokens and mask."""
-        ...
+    def download(self, block: Block) -> bytes: ...
+    def parts(self, block: Block, content: np.ndarray) -> BlockContent: ...
 
 
 class BlockFetcher:
@@ -92,13 +83,13 @@ class BlockFetcher:
         self._disk_rests_until = clock.monotonic()
         self._memory_bytes = memory_bytes
         self._memory = BlockMemory(max_open_maps(), memory_bytes)
-        self._threads: Fetcher[Block] = Fetcher(self._fetch, clock)
-        self._needs: dict[Source, Sequence[Need]] = {}
+        self.threads: Fetcher[Block] = Fetcher(self._fetch, clock)
+        self._needs: dict[Hashable, Sequence[Need]] = {}
         self._announcing = Lock()
 
-    def announce(self, needs: Mapping[Source, Sequence[Need]], position: int) -> None:
-        """Replaces what these sources were announced to need; reading has reached `position`.
-        Returns at once."""
+    def announce(self, needs: Mapping[Hashable, Sequence[Need]], position: int) -> None:
+        """Replaces what these sets were announced to need; reading has reached `position`. Returns
+        at once."""
         with self._announcing:
             self._needs.update(needs)
             wanted = self._within_bounds(position)
@@ -106,12 +97,9 @@ class BlockFetcher:
             try:
                 self._cache.protect([block.file for block in wanted if block.file is not None])
             except OSError as error:
-                self._disk_failed(next(iter(needs)), str(error))
-            self._threads.prefetch(wanted)
-
-    def wait_for(self, blocks: Iterable[Block]) -> None:
-        """Returns when the blocks have been fetched; raises the error if one failed."""
-        self._threads.wait_for(blocks)
+                for block in wanted[:1]:
+                    self._disk_failed(block.source, str(error))
+            self.threads.prefetch(wanted)
 
     def has(self, block: Block) -> bool:
         if self._memory.get(block) is not None:
@@ -127,11 +115,8 @@ class BlockFetcher:
                 return self._memory.map(block, block.source.parts(block, stored))
         return found
 
-    def is_closed(self) -> bool:
-        return self._threads.is_closed()
-
     def close(self) -> None:
-        self._threads.close()
+        self.threads.close()
         self._memory.need_only([])
         self._cache.close()
 
@@ -139,7 +124,7 @@ class BlockFetcher:
         """The announced blocks in the order of need, as far as there is room. Those of the windows
         that are being read are needed all the time: they are never left out."""
         disk = self._cache.bound_bytes * DISK_EIGHTHS // 8
-        memory = self._memory_bytes // ROWS_SHARE
+        memory = self._memory_bytes // 2
         wanted: dict[Block, None] = {}
         needs = (need for needs in self._needs.values() for need in needs)
         for needed_at, block in sorted(needs, key=lambda need: need.position):

@@ -88,8 +88,8 @@ class BlockStream:
                 filled += len(piece)
 
     def row_needs(self, starts: np.ndarray, width: int, positions: np.ndarray) -> list[Need]:
-        """What to fetch for these rows, which are read at these ascending positions, and nothing
-        else. Rows near each other share a request; those that were announced before keep theirs."""
+        """What to fetch for these rows, which are read at these positions; from here on only rows
+        are read. Rows near each other share a request; those announced before keep theirs."""
         before = self._rows or {}
         rows = {start: before[start] for start in starts.tolist() if start in before}
         new = np.setdiff1d(starts, np.fromiter(rows, np.int64, len(rows)))
@@ -101,18 +101,12 @@ class BlockStream:
         pairs = zip(positions.tolist(), starts.tolist(), strict=True)
         return [Need(position, rows[start]) for position, start in pairs]
 
-    def block_needs(
-        self, windows: Iterable[tuple[int, Sequence[TokenRange]]], stride: int
-    ) -> list[Need]:
-        """The blocks that hold the ranges of these windows, each with the window's position."""
+    def blocks(self, window: Sequence[TokenRange], stride: int) -> list[Block]:
+        """The blocks that hold these ranges; from here on whole blocks are read."""
         self._rows = None
-        return [
-            Need(position, block)
-            for position, window in windows
-            for block in self._rotated(
-                dict.fromkeys(block for tokens in window for block in self._blocks(tokens, stride))
-            )
-        ]
+        return self._rotated(
+            dict.fromkeys(block for tokens in window for block in self._blocks(tokens, stride))
+        )
 
     def extend(self, index: ShardIndex) -> None:
         self._index = index
@@ -173,9 +167,10 @@ class BlockStream:
 
         def one_round() -> None:
             missing = [block for block in wanted if not self._fetcher.has(block)]
-            self._fetcher.wait_for(self._rotated(missing))
+            self._fetcher.threads.wait_for(self._rotated(missing))
 
-        with_retries(self._store, "", one_round, self._clock, READ_SECONDS, self._fetcher.is_closed)
+        is_closed = self._fetcher.threads.is_closed
+        with_retries(self._store, "", one_round, self._clock, READ_SECONDS, is_closed)
 
     def _content(self, block: Block) -> BlockContent:
         while (found := self._fetcher.find(block)) is None:

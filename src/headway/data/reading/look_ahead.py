@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,34 +29,6 @@ class BatchShare:
     count: int
     of_machine: float
     """Share of each batch that the workers of this machine read together, from 0 to 1."""
-
-
-class OwnRows(NamedTuple):
-    """Rows of one set that a worker reads next."""
-
-    indices: np.ndarray
-    """Indices of the set's own order, ascending."""
-    positions: np.ndarray
-    """The position of each: the same for a set that is not the member of a mixture."""
-
-
-class Reach(NamedTuple):
-    """How far reading has come in one set: alone, or as the member of a mixture."""
-
-    position: int
-    """First position of the global batch."""
-    begin: int
-    """Index of the set's own order at which the global batch begins; `end`: where it ends."""
-    end: int
-    share: float
-    """Share of all positions that belong to the set."""
-    of_machine: float
-    rows: OwnRows | None
-    """The worker's rows of the coming steps; None if those announced before are enough."""
-
-    def position_of(self, index: int) -> int:
-        """About where this index of the set's own order comes."""
-        return self.position + round((index - self.begin) / self.share)
 
 
 class StepsAhead:

@@ -14,7 +14,7 @@ import os
 import posixpath
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -25,8 +25,8 @@ from pydantic import Field, ValidationError
 
 import headway
 from headway.clock import Clock, SystemClock
-from headway.data.reading.block_fetcher import Need, Source
-from headway.data.reading.look_ahead import BatchShare, OwnRows, Reach, StepsAhead
+from headway.data.reading.block_fetcher import Need
+from headway.data.reading.look_ahead import BatchShare, StepsAhead
 from headway.data.reading.mixture_order import (
     NUM_SLOTS,
     MixtureOrder,
@@ -248,21 +248,17 @@ class MixtureSet:
         rows = self._steps_ahead.renewed((seed, sequence_length), step, share)
         if rows is not None:
             members, indices = self.table.draw(rows)
-        needed: dict[Source, list[Need]] = {}
+        needed: dict[TokenSet, list[Need]] = {}
         for number, tokens in enumerate(self.sets):
-            own = None
-            if rows is not None:
-                here = members == number
-                own = OwnRows(indices[here], rows[here])
-            reach = Reach(
-                position=first,
-                begin=begins[number],
-                end=ends[number],
-                share=self.manifest.members[number].slots / self.table.size,
-                of_machine=share.of_machine,
-                rows=own,
-            )
-            needed |= tokens.needs(member_seed(seed, number), sequence_length, reach)
+            own = None if rows is None else indices[members == number]
+            key, batch = member_seed(seed, number), range(begins[number], ends[number])
+            needs = tokens.needs(key, sequence_length, batch, own, share.of_machine)
+            if needs is not None:
+                apart = self.table.size / self.table.slots[number]  # positions between two indices
+                needed[tokens] = [
+                    Need(first + int((index - batch.start) * apart), block)
+                    for index, block in needs
+                ]
         if needed:
             self._fetcher.announce(needed, first)
 
@@ -362,7 +358,7 @@ def _open_members(
     opened: ExitStack, root: str, members: Sequence[MemberSpec], reading: ReadOptions
 ) -> list[TokenSet]:
     """The members' sets; `opened` closes them."""
-    fetcher = reading.fetcher()
+    reading = replace(reading, fetcher=reading.new_fetcher())
     sets: list[TokenSet] = []
     for member in members:
         store = Store(_location(root, member))
@@ -370,7 +366,7 @@ def _open_members(
             raise BadInput(
                 f"{member.name} ({store.root}) is a mixture itself", "list its members instead"
             )
-        tokens = TokenSet.open(store, reading, fetcher)
+        tokens = TokenSet.open(store, reading)
         opened.callback(tokens.close)
         sets.append(tokens)
     return sets

@@ -13,15 +13,9 @@ import numpy as np
 from headway.clock import Clock, SystemClock
 from headway.data.order import Order, Window
 from headway.data.reading.block_cache import BlockCache, cache_bytes
-from headway.data.reading.block_fetcher import MEMORY_BYTES, BlockFetcher, Need, Source
+from headway.data.reading.block_fetcher import MEMORY_BYTES, BlockFetcher, Need
 from headway.data.reading.block_stream import INTACT, BlockStream
-from headway.data.reading.look_ahead import (
-    BatchShare,
-    OwnRows,
-    Reach,
-    StepsAhead,
-    rows_cost_less,
-)
+from headway.data.reading.look_ahead import BatchShare, StepsAhead, rows_cost_less
 from headway.data.reading.token_stream import MappedStream, ShardIndex, TokenRange, TokenStream
 from headway.data.reading.tokenizer_folder import local_tokenizer
 from headway.data.reading.verify import size_problems
@@ -64,21 +58,19 @@ class ReadOptions:
     cache: Path = field(default_factory=cache_root)
     cache_bytes: int = field(default_factory=cache_bytes)
     memory_bytes: int = MEMORY_BYTES
+    fetcher: BlockFetcher | None = None
+    """Fetches for all sets that are given it; None: each has its own."""
 
-    def fetcher(self) -> BlockFetcher:
+    def new_fetcher(self) -> BlockFetcher:
         cache = BlockCache(self.cache / "blocks", self.cache_bytes)
         return BlockFetcher(cache, self.clock, self.warn, self.memory_bytes)
 
 
 class TokenSet:
-    """A prepared set, open for reading; thread-safe. `fetcher`: that of a mixture."""
+    """A prepared set, open for reading; thread-safe."""
 
     def __init__(
-        self,
-        store: Store,
-        manifest: SetManifest,
-        reading: ReadOptions | None = None,
-        fetcher: BlockFetcher | None = None,
+        self, store: Store, manifest: SetManifest, reading: ReadOptions | None = None
     ) -> None:
         self.location = store.root
         self.manifest = manifest
@@ -93,11 +85,10 @@ class TokenSet:
         self.store = store
         self._index = ShardIndex(manifest)
         self.fetcher: BlockFetcher | None = None
-        """Fetches what is read from an object store; None for a set on this machine."""
         self._far: BlockStream | None = None
         if not store.is_local:
             how = self._reading
-            self.fetcher = fetcher or how.fetcher()
+            self.fetcher = how.fetcher or how.new_fetcher()
             self._far = BlockStream(
                 store, self._index, self.digest, self.fetcher, how.clock, how.rank
             )
@@ -111,12 +102,7 @@ class TokenSet:
         return self.manifest.block_tokens * self.manifest.window_blocks
 
     @classmethod
-    def open(
-        cls,
-        store: Store,
-        reading: ReadOptions | None = None,
-        fetcher: BlockFetcher | None = None,
-    ) -> TokenSet:
+    def open(cls, store: Store, reading: ReadOptions | None = None) -> TokenSet:
         """Opens a set after checking the manifest and every file's size; `verify` also reads their
         content. Nothing is cached or started until something is read."""
         reading = reading or ReadOptions()
@@ -130,7 +116,7 @@ class TokenSet:
         manifest, problems = with_retries(store, "", look, reading.clock, OPEN_SECONDS)
         if problems:
             raise BadInput(problems[0], INTACT)
-        return cls(store, manifest, reading, fetcher)
+        return cls(store, manifest, reading)
 
     @cached_property
     def tokenizer_folder(self) -> Path:
@@ -203,42 +189,46 @@ class TokenSet:
             return
         first = step * share.global_batch
         rows = self._steps_ahead.renewed((seed, sequence_length), step, share, end)
-        reach = Reach(
-            position=first,
-            begin=first,
-            end=first + share.global_batch,
-            share=1.0,
-            of_machine=share.of_machine,
-            rows=None if rows is None else OwnRows(rows, rows),
-        )
-        if needs := self.needs(seed, sequence_length, reach):
-            self.fetcher.announce(needs, first)
+        batch = range(first, first + share.global_batch)
+        needs = self.needs(seed, sequence_length, batch, rows, share.of_machine)
+        if needs is not None:
+            self.fetcher.announce({self: needs}, first)
 
-    def needs(self, seed: int, sequence_length: int, reach: Reach) -> dict[Source, list[Need]]:
-        """What is read next: the worker's own rows, or whole blocks of this mixing window and the
-        next, whichever costs less. Empty if what was announced before is enough."""
+    def needs(
+        self,
+        seed: int,
+        sequence_length: int,
+        batch: range,
+        rows: np.ndarray | None,
+        of_machine: float,
+    ) -> list[Need] | None:
+        """What is read next: these rows, or whole blocks of the batch's mixing windows and the one
+        after them, whichever costs less. All numbers are indices of the set's own order. None if
+        what was announced before is enough, which holds for rows that are None."""
         if self._far is None:
-            return {}
-        if self._reads_rows(sequence_length, reach.of_machine):
-            if reach.rows is None:
-                return {}
-            _, samples = self.order(seed, sequence_length).draw(reach.rows.indices)
-            starts, width = samples * sequence_length, self._width(sequence_length)
+            return None
+        if self._reads_rows(sequence_length, of_machine):
+            if rows is None:
+                return None
             self._ahead = None
-            return {self._far: self._far.row_needs(starts, width, reach.rows.positions)}
-        if self._knows(seed, sequence_length, reach.begin, reach.end):
-            return {}
+            _, samples = self.order(seed, sequence_length).draw(rows)
+            starts, width = samples * sequence_length, self._width(sequence_length)
+            return self._far.row_needs(starts, width, rows)
+        if self._knows(seed, sequence_length, batch):
+            return None
         order = self.order(seed, sequence_length)
-        windows = [order.window_at(reach.begin)]
-        while windows[-1].end_position < reach.end:
+        windows = [order.window_at(batch.start)]
+        while windows[-1].end_position < batch.stop:
             windows.append(order.window_at(windows[-1].end_position))
         windows.append(order.window_at(windows[-1].end_position))
         self._ahead = (seed, sequence_length, windows)
-        needed = [
-            (reach.position_of(window.first_position), self._token_ranges(window, sequence_length))
+        return [
+            Need(window.first_position, block)
             for window in windows
+            for block in self._far.blocks(
+                self._token_ranges(window, sequence_length), self._stride(sequence_length)
+            )
         ]
-        return {self._far: self._far.block_needs(needed, self._stride(sequence_length))}
 
     def extend(self, manifest: SetManifest) -> None:
         """Adds the shards that were prepared since: reading continues with the same threads and the
@@ -267,13 +257,13 @@ class TokenSet:
         """Stops background work; readers that still wait for tokens get an error."""
         self._stream.close()
 
-    def _knows(self, seed: int, sequence_length: int, begin: int, end: int) -> bool:
+    def _knows(self, seed: int, sequence_length: int, batch: range) -> bool:
         """Whether the windows announced already cover these indices."""
         if self._ahead is None or self._ahead[:2] != (seed, sequence_length):
             return False
         windows = self._ahead[2]
-        begun = windows[0].first_position <= begin < windows[0].end_position
-        return begun and end <= windows[-1].first_position
+        begun = windows[0].first_position <= batch.start < windows[0].end_position
+        return begun and batch.stop <= windows[-1].first_position
 
     def _reads_rows(self, sequence_length: int, of_machine: float) -> bool:
         item_bytes = self._index.token_bytes + (1 if self._index.has_mask else 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,13 +161,12 @@ def test_ahead_is_half_of_the_steps_at_least() -> None:
 
 def mixture_of(num: int, reading: ReadOptions, **how: Any) -> tuple[MixtureSet, list[VirtualStore]]:
     stores = [VirtualStore(f"set-{number}") for number in range(num)]
-    fetcher = reading.fetcher()
+    reading = replace(reading, fetcher=reading.new_fetcher())
     sets = [
         TokenSet(
             store,
             virtual_manifest(2, **how).model_copy(update={"tokenizer_digest": store.root}),
             reading,
-            fetcher,
         )
         for store in stores
     ]

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.order import Order
-from headway.data.reading.block_fetcher import Need, Source
-from headway.data.reading.look_ahead import AHEAD_STEPS, BatchShare, Reach
+from headway.data.reading.block_fetcher import Need
+from headway.data.reading.look_ahead import AHEAD_STEPS, BatchShare
 from headway.data.reading.mixture import (
     MemberSpec,
     MixtureManifest,
@@ -429,11 +429,18 @@ def test_a_mixture_reads_as_one_set(tmp_path: Path) -> None:
 class Watched(TokenSet):
     """A set that only notes how far it is to look ahead."""
 
-    asked: tuple[int, Reach]
+    asked: tuple[int, range, np.ndarray | None]
 
-    def needs(self, seed: int, sequence_length: int, reach: Reach) -> dict[Source, list[Need]]:
-        self.asked = (seed, reach)
-        return {}
+    def needs(
+        self,
+        seed: int,
+        sequence_length: int,
+        batch: range,
+        rows: np.ndarray | None,
+        of_machine: float,
+    ) -> list[Need] | None:
+        self.asked = (seed, batch, rows)
+        return None
 
 
 def test_every_member_fetches_its_own_part_ahead(tmp_path: Path) -> None:
@@ -454,15 +461,11 @@ def test_every_member_fetches_its_own_part_ahead(tmp_path: Path) -> None:
     ahead = mixture.table.at(step * batch, batch * AHEAD_STEPS)
     own = np.arange(batch * AHEAD_STEPS) % batch // 2 == 2
     for number, member in enumerate(sets):
-        seed, reach = member.asked
+        seed, here, rows = member.asked
         assert seed == member_seed(7, number)
-        assert list(range(reach.begin, reach.end)) == indices[members == number].tolist()
-        assert reach.rows is not None
-        assert reach.rows.indices.tolist() == ahead[1][own & (ahead[0] == number)].tolist()
-        for index, position in zip(*reach.rows, strict=True):
-            found = mixture.table.at(int(position), 1)
-            assert (found[0][0], found[1][0]) == (number, index)
-            assert abs(reach.position_of(index) - position) < 3 * NUM_SLOTS / manifest.slots[number]
+        assert list(here) == indices[members == number].tolist()
+        assert rows is not None
+        assert rows.tolist() == ahead[1][own & (ahead[0] == number)].tolist()
     mixture.close()
 
 
