@@ -30,7 +30,7 @@ class VirtualStore(Store):
         self.num_bytes = 0
         self._lock = threading.Lock()
 
-    def read_range(self, name: str, start: int, length: int) -> bytes:
+    def read_range(self, name: str, start: int, length: int, *, often: bool = False) -> bytes:
         with self._lock:
             self.num_requests += 1
             self.num_bytes += length

@@ -189,7 +189,7 @@ class BlockStream:
         name = shard_file(self._index.shards[shard].name, part)
         begin, end = begin * item_bytes, end * item_bytes
         try:
-            content = self._store.read_range(name, begin, end - begin)
+            content = self._store.read_range(name, begin, end - begin, often=True)
         except FileNotFoundError:
             raise BadInput(f"{self._store.location(name)} is missing", INTACT) from None
         if len(content) != end - begin:

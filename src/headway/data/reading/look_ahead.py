@@ -14,10 +14,10 @@ to fetch in vain when the shares change."""
 AHEAD_ROWS = 1024
 """Rows that are announced, at most, but for those of two steps. Drawing so many takes 2 ms."""
 REQUEST_BYTES = 2**16
-"""Bytes that a request costs as much as. By price they are fewer: a million requests cost $0.40,
-and a gigabyte between regions $0.01 to $0.02, so a request is worth 20 to 40 KB. By time they are
-more: a thread that waits 30 ms for an answer would receive a megabyte. At this figure a machine
-that reads less than a fifth of the rows of a block of 4 MiB, each of 16 KiB, fetches the rows."""
+"""Bytes that cost as much as a request. By price they are fewer: a million requests cost $0.40, a
+gigabyte between regions $0.01 to $0.02, so a request is worth 20 to 40 KB. By processor time they
+are more: 0.6 ms is worth 270 KB (versitygw, 2026-11-20). At this figure a machine that reads less
+than a fifth of the rows of a block of 4 MiB, each of 16 KiB, fetches the rows."""
 
 
 @dataclass(frozen=True)
