@@ -281,6 +281,9 @@ bench-plugs: install ## on the test cluster, as root: a node loses power PLUGS=1
 bench-stream: install ## on the test cluster, as root: a run begins while its text is prepared, in PREPARE_SECONDS=600
 	PREPARE_SECONDS=$${PREPARE_SECONDS:-600} $(BENCH).stream
 
+bench-own-rows: install ## bytes and requests of a node's workers beside their rows, and waits on an S3 server 30 ms away; 2 minutes
+	$(BENCH).own_rows
+
 cluster-storm: install ## on the test cluster, as root: FAULTS=30 by SEED=1, one in two minutes; an hour
 	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BENCH).cluster_storm
 

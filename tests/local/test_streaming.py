@@ -14,6 +14,7 @@ from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.prepare.recipe import RecipeSettings
 from headway.data.reading.fetcher import NUM_THREADS
 from headway.data.reading.growing_set import GrowingSet
+from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.token_set import ReadOptions
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource
@@ -173,7 +174,7 @@ def test_sixty_shards_in_a_bucket_cost_as_little_as_one(
             record.rename(folder / "shards" / record.name)
             there = growing.num_samples(16)
             if there > seen:
-                growing.prefetch(1, 16, seen, there - seen)
+                growing.prefetch(1, 16, seen, BatchShare(1, 0, 1, 1.0))
                 growing.read(order.at(seen, there - seen)[1], 16)
                 descriptors.append(len(os.listdir("/proc/self/fd")))
             seen = there

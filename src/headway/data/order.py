@@ -149,7 +149,10 @@ class Order:
         """
         assert first >= 0
         assert count >= 0
-        positions = np.arange(first, first + count, dtype=np.int64)
+        return self.draw(np.arange(first, first + count, dtype=np.int64))
+
+    def draw(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(epochs, samples), both int64, at these ascending positions."""
         epochs, indices = np.divmod(positions, np.int64(self.num_samples))
         samples = np.empty_like(indices)
         for epoch, here in _runs(epochs):

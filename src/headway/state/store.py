@@ -85,12 +85,14 @@ class Store:
         with _as_os_errors():
             return bytes(self._remote.cat_file(self._key(name)))
 
-    def read_range(self, name: str, start: int, length: int) -> bytes:
+    def read_range(self, name: str, start: int, length: int, *, often: bool = False) -> bytes:
+        """`often`: one of many ranges. A small one takes 4 ms of processor time with the library,
+        and 0.6 ms without, once a client for that has been made."""
         if self.is_local:
             with self.path(name).open("rb") as file:
                 file.seek(start)
                 return file.read(length)
-        if length >= LARGE_BYTES and self._ranges is not None:
+        if (often or length >= LARGE_BYTES) and self._ranges is not None:
             content = memoryview(bytearray(length))
             count = self._ranges.read_into(self._key(name), start, [content])
             if count is not None:

@@ -24,6 +24,7 @@ from headway.data.masking import mask_tokens
 from headway.data.reading.compatibility import require_fit
 from headway.data.reading.draw_ahead import DrawAheadOrder
 from headway.data.reading.growing_set import GrowingSet
+from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.sample_set import SampleSet, open_set
 from headway.data.reading.token_set import ReadOptions
 from headway.plan.batch_division import MicroBatchShare, micro_batch_rows, num_micro_batches
@@ -119,6 +120,7 @@ def open_feed(
         objective=run.objective.type,
         masking=run.objective.mask_probability if run.objective.type == "masked" else None,
         clock=reading.clock,
+        local_workers=reading.local_workers,
         log=log,
     )
 
@@ -143,9 +145,13 @@ class Feed:
         objective: str | None,
         masking: float | None,
         clock: Clock,
+        local_workers: int = 1,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.set = samples
+        self.num_workers = 1
+        """Number of workers that share a global batch; `local_workers` of them on this machine."""
+        self._local_workers = local_workers
         self._log = log
         self.sequence_length = sequence_length
         self.clock = clock
@@ -231,12 +237,11 @@ class Feed:
         return self._read_next(step, share)
 
     def _read_next(self, step: int, share: MicroBatchShare) -> PreparedRows:
-        self._prefetch_shards(step)
+        first, count = _rows(share, self.global_batch, self.micro)
+        of_machine = min(1.0, self._local_workers / self.num_workers)
+        ahead = BatchShare(self.global_batch, first, count, of_machine)
+        self.set.prefetch(self.seed, self.sequence_length, step, ahead)
         return self._read_step(step, share)
-
-    def _prefetch_shards(self, step: int) -> None:
-        first = step * self.global_batch
-        self.set.prefetch(self.seed, self.sequence_length, first, self.global_batch)
 
     def _read_step(self, step: int, share: MicroBatchShare) -> PreparedRows:
         # For the whole batch: no worker waits in a collective for one that still waits for data.

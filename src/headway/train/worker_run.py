@@ -131,7 +131,11 @@ def open_run(
     journal = Journal(directory.events, clock)
     began = clock.monotonic()
     reading = ReadOptions(
-        rank=worker_number, trusted=True, warn=_warning(worker_number, journal), clock=clock
+        rank=worker_number,
+        local_workers=resolved.ranks_per_node,
+        trusted=True,
+        warn=_warning(worker_number, journal),
+        clock=clock,
     )
     with outage_is_loss():
         training, built = build(resolved, placement, reading)
@@ -196,7 +200,7 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     world.barrier()
     worlds.report_state()
     training.optimizer.zero_grad(set_to_none=True)
-    run.meter.num_devices = world.num_workers
+    run.meter.num_devices = training.feed.num_workers = world.num_workers
     if run.saver.tried is not None and run.saver.tried[0] > training.step:
         run.save_schedule.owed = True  # a save beyond it does not count
     run.saver.begin(world)

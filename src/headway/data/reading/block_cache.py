@@ -122,6 +122,8 @@ class BlockCache:
 
     def protect(self, names: Collection[str]) -> None:
         """Protects these blocks from removal, instead of those named before."""
+        if not names and self._lease is None:
+            return
         with self._locked():
             lease = self._own_lease()
             lease.seek(0)

@@ -20,6 +20,7 @@ import headway
 from headway.data.order import Order
 from headway.data.prepare.recipe import Recipe, read_recipe, source_units
 from headway.data.prepare.shard_writer import ShardRecord, record_file
+from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.reading.tokenizer_folder import local_tokenizer
 from headway.data.retry import READ_SECONDS, with_retries
@@ -144,14 +145,15 @@ class GrowingSet:
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         return self.known.read(samples, sequence_length)
 
-    def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
-        end = first + count
+    def prefetch(self, seed: int, sequence_length: int, step: int, share: BatchShare) -> None:
+        end = (step + 1) * share.global_batch
         if self._num_known(sequence_length) < end:
             looked, now = self._looked, self._reading.clock.monotonic()
             if looked is None or now - looked >= AHEAD_SECONDS:
                 self._look()
-        if self._known is not None and end <= self._num_known(sequence_length):
-            self._known.prefetch(seed, sequence_length, first, count)
+        num_known = self._num_known(sequence_length)
+        if self._known is not None and end <= num_known:
+            self._known.prefetch(seed, sequence_length, step, share, num_known)
 
     def close(self) -> None:
         self._is_closed = True

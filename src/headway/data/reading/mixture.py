@@ -25,6 +25,8 @@ from pydantic import Field, ValidationError
 
 import headway
 from headway.clock import Clock, SystemClock
+from headway.data.reading.block_fetcher import Need
+from headway.data.reading.look_ahead import BatchShare, StepsAhead
 from headway.data.reading.mixture_order import (
     NUM_SLOTS,
     MixtureOrder,
@@ -160,6 +162,8 @@ class MixtureSet:
         self.vocab_size = sets[0].vocab_size
         self.special_ids = sets[0].special_ids
         self.in_sequence = False
+        self._steps_ahead = StepsAhead()
+        self._fetcher = next((tokens.fetcher for tokens in sets if tokens.fetcher), None)
 
     @classmethod
     def open(cls, store: Store, reading: ReadOptions | None = None) -> MixtureSet:
@@ -235,11 +239,28 @@ class MixtureSet:
                 mask[here] = rows.mask
         return TokenRows(tokens, mask)
 
-    def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
-        """Each member fetches what its own part of these positions needs, and what follows."""
-        begins, ends = self.table.counts(first), self.table.counts(first + count)
-        for number, (tokens, begin, end) in enumerate(zip(self.sets, begins, ends, strict=True)):
-            tokens.prefetch(member_seed(seed, number), sequence_length, begin, end - begin)
+    def prefetch(self, seed: int, sequence_length: int, step: int, share: BatchShare) -> None:
+        """Announces what is read next of all members at once, in the order of need."""
+        if self._fetcher is None:
+            return
+        first = step * share.global_batch
+        begins, ends = self.table.counts(first), self.table.counts(first + share.global_batch)
+        rows = self._steps_ahead.renewed((seed, sequence_length), step, share)
+        if rows is not None:
+            members, indices = self.table.draw(rows)
+        needed: dict[TokenSet, list[Need]] = {}
+        for number, tokens in enumerate(self.sets):
+            own = None if rows is None else indices[members == number]
+            key, batch = member_seed(seed, number), range(begins[number], ends[number])
+            needs = tokens.needs(key, sequence_length, batch, own, share.of_machine)
+            if needs is not None:
+                apart = self.table.size / self.table.slots[number]  # positions between two indices
+                needed[tokens] = [
+                    Need(first + int((index - batch.start) * apart), block)
+                    for index, block in needs
+                ]
+        if needed:
+            self._fetcher.announce(needed, first)
 
     def close(self) -> None:
         for tokens in self.sets:
@@ -337,7 +358,7 @@ def _open_members(
     opened: ExitStack, root: str, members: Sequence[MemberSpec], reading: ReadOptions
 ) -> list[TokenSet]:
     """The members' sets; `opened` closes them."""
-    reading = replace(reading, memory_bytes=reading.memory_bytes // len(members))
+    reading = replace(reading, fetcher=reading.new_fetcher())
     sets: list[TokenSet] = []
     for member in members:
         store = Store(_location(root, member))

@@ -109,7 +109,10 @@ class SlotTable:
         """(members, indices in their own orders), both int64, at `count` positions from `first`."""
         assert first >= 0
         assert count >= 0
-        positions = np.arange(first, first + count, dtype=np.int64)
+        return self.draw(np.arange(first, first + count, dtype=np.int64))
+
+    def draw(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same at any positions."""
         cycles, places = np.divmod(positions, np.int64(self.size))
         members = self._members[places].astype(np.int64)
         return members, cycles * self.slots[members] + self._turns[places]

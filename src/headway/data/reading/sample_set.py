@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from headway.data.reading.growing_set import GrowingSet
+from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.mixture import MixtureSet, is_mixture
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.set_format import MANIFEST, Layout, SpecialIds
@@ -74,9 +75,9 @@ class SampleSet(Protocol):
         """Thread-safe. Waits for samples that are not available yet."""
         ...
 
-    def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
-        """Announces that reading has reached these positions of `order(seed, L)`: what they and the
-        next mixing window need is fetched in the background and kept. Returns at once."""
+    def prefetch(self, seed: int, sequence_length: int, step: int, share: BatchShare) -> None:
+        """Announces that reading has reached this step of `order(seed, L)`: what the worker needs
+        next is fetched in the background and kept. Returns at once."""
         ...
 
     def close(self) -> None: ...

@@ -13,7 +13,9 @@ import numpy as np
 from headway.clock import Clock, SystemClock
 from headway.data.order import Order, Window
 from headway.data.reading.block_cache import BlockCache, cache_bytes
-from headway.data.reading.block_stream import INTACT, MEMORY_BYTES, BlockStream
+from headway.data.reading.block_fetcher import MEMORY_BYTES, BlockFetcher, Need
+from headway.data.reading.block_stream import INTACT, BlockStream
+from headway.data.reading.look_ahead import BatchShare, StepsAhead, rows_cost_less
 from headway.data.reading.token_stream import MappedStream, ShardIndex, TokenRange, TokenStream
 from headway.data.reading.tokenizer_folder import local_tokenizer
 from headway.data.reading.verify import size_problems
@@ -44,6 +46,8 @@ class ReadOptions:
 
     rank: int = 0
     """Rank of this process among those that read the same set: each starts fetching elsewhere."""
+    local_workers: int = 1
+    """Number of processes on this machine that read the same set, and share its blocks."""
     trusted: bool = False
     """Whether the sizes of all files have been checked already, as `headway run` does before it
     starts workers. Listing 100,000 shards takes a minute, and 5,000 workers would all do it at
@@ -54,6 +58,12 @@ class ReadOptions:
     cache: Path = field(default_factory=cache_root)
     cache_bytes: int = field(default_factory=cache_bytes)
     memory_bytes: int = MEMORY_BYTES
+    fetcher: BlockFetcher | None = None
+    """Fetches for all sets that are given it; None: each has its own."""
+
+    def new_fetcher(self) -> BlockFetcher:
+        cache = BlockCache(self.cache / "blocks", self.cache_bytes)
+        return BlockFetcher(cache, self.clock, self.warn, self.memory_bytes)
 
 
 class TokenSet:
@@ -74,7 +84,16 @@ class TokenSet:
         self._reading = reading or ReadOptions()
         self.store = store
         self._index = ShardIndex(manifest)
-        self._stream = _stream(self.store, self._index, self.digest, self._reading)
+        self.fetcher: BlockFetcher | None = None
+        self._far: BlockStream | None = None
+        if not store.is_local:
+            how = self._reading
+            self.fetcher = how.fetcher or how.new_fetcher()
+            self._far = BlockStream(
+                store, self._index, self.digest, self.fetcher, how.clock, how.rank
+            )
+        self._stream: TokenStream = self._far or MappedStream(store, self._index)
+        self._steps_ahead = StepsAhead()
         self._ahead: tuple[int, int, list[Window]] | None = None
 
     @property
@@ -155,22 +174,61 @@ class TokenSet:
         self._stream.read(starts, tokens, mask, self._stride(sequence_length))
         return TokenRows(tokens, mask)
 
-    def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
-        """Announces that reading has reached the positions first .. first + count - 1 of its order:
-        what they and the next window need is fetched in the background. Cheap enough to call at
+    def prefetch(
+        self,
+        seed: int,
+        sequence_length: int,
+        step: int,
+        share: BatchShare,
+        end: int | None = None,
+    ) -> None:
+        """Announces that reading has reached a step of its order, whose positions are known before
+        `end`: what its worker needs next is fetched in the background. Cheap enough to call at
         every step."""
-        if self.store.is_local or self._knows(seed, sequence_length, first, count):
+        if self.fetcher is None:
             return
+        first = step * share.global_batch
+        rows = self._steps_ahead.renewed((seed, sequence_length), step, share, end)
+        batch = range(first, first + share.global_batch)
+        needs = self.needs(seed, sequence_length, batch, rows, share.of_machine)
+        if needs is not None:
+            self.fetcher.announce({self: needs}, first)
+
+    def needs(
+        self,
+        seed: int,
+        sequence_length: int,
+        batch: range,
+        rows: np.ndarray | None,
+        of_machine: float,
+    ) -> list[Need] | None:
+        """What is read next: these rows, or whole blocks of the batch's mixing windows and the one
+        after them, whichever costs less. All numbers are indices of the set's own order. None if
+        what was announced before is enough, which holds for rows that are None."""
+        if self._far is None:
+            return None
+        if self._reads_rows(sequence_length, of_machine):
+            if rows is None:
+                return None
+            self._ahead = None
+            _, samples = self.order(seed, sequence_length).draw(rows)
+            starts, width = samples * sequence_length, self._width(sequence_length)
+            return self._far.row_needs(starts, width, rows)
+        if self._knows(seed, sequence_length, batch):
+            return None
         order = self.order(seed, sequence_length)
-        windows = [order.window_at(first)]
-        while windows[-1].end_position < first + count:
+        windows = [order.window_at(batch.start)]
+        while windows[-1].end_position < batch.stop:
             windows.append(order.window_at(windows[-1].end_position))
         windows.append(order.window_at(windows[-1].end_position))
         self._ahead = (seed, sequence_length, windows)
-        self._stream.prefetch(
-            [self._token_ranges(window, sequence_length) for window in windows],
-            self._stride(sequence_length),
-        )
+        return [
+            Need(window.first_position, block)
+            for window in windows
+            for block in self._far.blocks(
+                self._token_ranges(window, sequence_length), self._stride(sequence_length)
+            )
+        ]
 
     def extend(self, manifest: SetManifest) -> None:
         """Adds the shards that were prepared since: reading continues with the same threads and the
@@ -199,13 +257,21 @@ class TokenSet:
         """Stops background work; readers that still wait for tokens get an error."""
         self._stream.close()
 
-    def _knows(self, seed: int, sequence_length: int, first: int, count: int) -> bool:
-        """Whether the current prefetch already covers these positions."""
+    def _knows(self, seed: int, sequence_length: int, batch: range) -> bool:
+        """Whether the windows announced already cover these indices."""
         if self._ahead is None or self._ahead[:2] != (seed, sequence_length):
             return False
         windows = self._ahead[2]
-        begun = windows[0].first_position <= first < windows[0].end_position
-        return begun and first + count <= windows[-1].first_position
+        begun = windows[0].first_position <= batch.start < windows[0].end_position
+        return begun and batch.stop <= windows[-1].first_position
+
+    def _reads_rows(self, sequence_length: int, of_machine: float) -> bool:
+        item_bytes = self._index.token_bytes + (1 if self._index.has_mask else 0)
+        return rows_cost_less(
+            self._samples_per_block(sequence_length) * of_machine,
+            self._width(sequence_length) * item_bytes,
+            self._stride(sequence_length) * item_bytes,
+        )
 
     def _token_ranges(self, window: Window, sequence_length: int) -> list[TokenRange]:
         beyond = self._width(sequence_length) - sequence_length
@@ -234,18 +300,3 @@ class TokenSet:
                 f"set sequence_length to {window}, or prepare the set again",
             )
         return window
-
-
-def _stream(store: Store, index: ShardIndex, digest: str, reading: ReadOptions) -> TokenStream:
-    if store.is_local:
-        return MappedStream(store, index)
-    return BlockStream(
-        store,
-        index,
-        digest,
-        BlockCache(reading.cache / "blocks", reading.cache_bytes),
-        reading.clock,
-        reading.warn,
-        rank=reading.rank,
-        memory_bytes=reading.memory_bytes,
-    )

@@ -39,11 +39,6 @@ class TokenStream(Protocol):
         on. The order mixes blocks of `stride` tokens: a block's tokens are read close together."""
         ...
 
-    def prefetch(self, windows: Sequence[Sequence[TokenRange]], stride: int) -> None:
-        """Announces the ranges needed soon, in this order, instead of those announced before.
-        Returns at once."""
-        ...
-
     def extend(self, index: ShardIndex) -> None:
         """Continues with an index of the same shards and those that follow them."""
         ...
@@ -99,9 +94,6 @@ class MappedStream:
                 if mask is not None and self._index.shards[shard].has_mask:
                     mask[row, here] = self._map(shard, "mask")[begin:end] != 0
                 filled += end - begin
-
-    def prefetch(self, windows: Sequence[Sequence[TokenRange]], stride: int) -> None:
-        pass  # the kernel reads ahead
 
     def extend(self, index: ShardIndex) -> None:
         self._index = index

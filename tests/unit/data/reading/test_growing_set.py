@@ -21,6 +21,7 @@ from headway.data.reading.growing_set import (
     STALL_SECONDS,
     GrowingSet,
 )
+from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.sample_set import open_set
 from headway.data.reading.token_set import ReadOptions, TokenSet
 from headway.data.set_format import read_manifest
@@ -285,16 +286,16 @@ def test_the_store_is_not_asked_for_what_is_known(whole: Path, folder: Path) -> 
     order, looked = growing.order(SEED, 16), store.asked
     for position in range(there):
         order.at(position, 1)
-    growing.prefetch(SEED, 16, 0, there)
+    growing.prefetch(SEED, 16, 0, BatchShare(there, 0, there, 1.0))
     assert store.asked == looked
     # What nobody waits for yet is looked for now and then.
     clock.passed += AHEAD_SECONDS
     for _ in range(10):
-        growing.prefetch(SEED, 16, there, 1)
+        growing.prefetch(SEED, 16, there, BatchShare(1, 0, 1, 1.0))
     assert store.asked == looked + 1
     finish_shards(whole, folder / "set", 10**9)
     clock.passed += AHEAD_SECONDS
-    growing.prefetch(SEED, 16, there, 1)
+    growing.prefetch(SEED, 16, there, BatchShare(1, 0, 1, 1.0))
     assert store.asked == looked + 2
     order.at(there, 1)
     assert store.asked == looked + 2, "the look ahead has found it"
@@ -345,7 +346,7 @@ def test_each_shard_that_comes_costs_no_thread_lease_or_descriptor(
         finish_in(bucket, shard)
         there = growing.num_samples(16)
         if there > seen:
-            growing.prefetch(SEED, 16, seen, there - seen)
+            growing.prefetch(SEED, 16, seen, BatchShare(1, 0, 1, 1.0))
             samples = order.at(seen, there - seen)[1]
             assert samples.tolist() == wanted.at(seen, there - seen)[1].tolist()
             rows = growing.read(samples, 16).tokens

@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.order import Order
+from headway.data.reading.block_fetcher import Need
+from headway.data.reading.look_ahead import AHEAD_STEPS, BatchShare
 from headway.data.reading.mixture import (
     MemberSpec,
     MixtureManifest,
@@ -34,10 +36,12 @@ from headway.data.reading.mixture_order import (
     divide_slots,
     member_seed,
 )
-from headway.data.reading.token_set import TokenSet
+from headway.data.reading.token_set import ReadOptions, TokenSet
 from headway.data.set_format import SetManifest, Shard, SpecialIds, file_digest, token_dtype
 from headway.errors import BadInput, HeadwayError, NotFound
 from headway.state.store import Store
+from support.fake_s3 import fake_s3
+from support.token_sets import copy_to
 
 small_slots = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
@@ -423,30 +427,45 @@ def test_a_mixture_reads_as_one_set(tmp_path: Path) -> None:
 
 
 class Watched(TokenSet):
-    """A set that only notes what it is to fetch ahead."""
+    """A set that only notes how far it is to look ahead."""
 
-    asked: tuple[int, ...] = ()
+    asked: tuple[int, range, np.ndarray | None]
 
-    def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
-        self.asked = (seed, sequence_length, first, count)
+    def needs(
+        self,
+        seed: int,
+        sequence_length: int,
+        batch: range,
+        rows: np.ndarray | None,
+        of_machine: float,
+    ) -> list[Need] | None:
+        self.asked = (seed, batch, rows)
+        return None
 
 
 def test_every_member_fetches_its_own_part_ahead(tmp_path: Path) -> None:
     for name in "abc":
         write_set(tmp_path / name, 101)
     manifest = write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=90, b=9, c=1)))
-    sets = [Watched.open(Store(tmp_path / name)) for name in "abc"]
+    with fake_s3():
+        sets = []
+        for name in "abc":
+            copy_to(f"s3://bucket/{name}", tmp_path / name)
+            opened = Watched.open(Store(f"s3://bucket/{name}"), ReadOptions(cache=tmp_path))
+            assert isinstance(opened, Watched)
+            sets.append(opened)
     mixture = MixtureSet(Store(tmp_path / "mix"), manifest, sets)
-    first, count = 5 * NUM_SLOTS - 20, 32
-    mixture.prefetch(7, 10, first, count)
-    members, indices = mixture.table.at(first, count)
-    assert len(np.unique(members)) == 2  # nothing of c here: it only goes on with what is next
+    step, batch = 10_239, 32
+    mixture.prefetch(7, 10, step, BatchShare(batch, 4, 2, 0.1))
+    members, indices = mixture.table.at(step * batch, batch)
+    ahead = mixture.table.at(step * batch, batch * AHEAD_STEPS)
+    own = np.arange(batch * AHEAD_STEPS) % batch // 2 == 2
     for number, member in enumerate(sets):
-        seed, sequence_length, begin, num = member.asked
-        assert (seed, sequence_length) == (member_seed(7, number), 10)
-        assert list(range(begin, begin + num)) == indices[members == number].tolist()
-    later = mixture.table.at(first, 1000)
-    assert sets[2].asked[2] == later[1][later[0] == 2][0]
+        seed, here, rows = member.asked
+        assert seed == member_seed(7, number)
+        assert list(here) == indices[members == number].tolist()
+        assert rows is not None
+        assert rows.tolist() == ahead[1][own & (ahead[0] == number)].tolist()
     mixture.close()
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.reading.block_cache import CACHE_BYTES, cache_bytes
+from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.sample_set import SampleSet, open_set
 from headway.data.reading.token_set import ReadOptions, TokenSet
 from headway.data.reading.token_stream import MappedStream, ShardIndex, max_open_maps
@@ -89,7 +90,7 @@ def check_rows(opened: TokenSet, documents: list[Document], length: int) -> None
     assert opened.tail_tokens(length) == len(stream) - used
     if num_samples == 0:
         return
-    opened.prefetch(7, length, 0, 1)
+    opened.prefetch(7, length, 0, BatchShare(1, 0, 1, 1.0))
     samples = opened.order(7, length).at(0, num_samples)[1]
     rows = opened.read(samples, length)
     assert rows.tokens.dtype == np.int64
