@@ -80,6 +80,15 @@ def pages_bytes(num_tokens: int, has_mask: bool) -> int:
     return PAGE_DIGEST_BYTES * -(-num_tokens // PAGE_TOKENS) * (2 if has_mask else 1)
 
 
+def page_digests(content: bytes | memoryview, page_bytes: int) -> list[int]:
+    """The digests of the pages that `content` consists of, of which the last may be shorter: the
+    low 32 bits of xxh3_64."""
+    return [
+        xxhash.xxh3_64_intdigest(content[begin : begin + page_bytes]) & 0xFFFFFFFF
+        for begin in range(0, len(content), page_bytes)
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class ShardTable:
     token_ends: np.ndarray

@@ -24,11 +24,10 @@ import numpy as np
 from headway.clock import Clock
 from headway.data.reading.block_cache import BlockCache
 from headway.data.reading.fetcher import Fetcher
-from headway.data.reading.token_stream import ShardIndex, TokenRange, max_open_maps
+from headway.data.reading.mapped_stream import max_open_maps
+from headway.data.reading.pages import Pages, ShardReader
+from headway.data.reading.token_stream import ShardIndex, TokenRange
 from headway.data.retry import READ_SECONDS, with_retries
-from headway.data.set_format import shard_file
-from headway.data.shard_table import Part
-from headway.errors import BadInput
 from headway.state.store import Store
 
 MEMORY_BYTES = 2**29
@@ -38,7 +37,6 @@ DISK_RETRY_SECONDS = 60.0
 """How long a full disk is left alone: others need the little space that remains."""
 GOLDEN = 0.6180339887498949
 """Multiples of it, modulo 1, are evenly spread however many there are: where each rank starts."""
-INTACT = "prepare the set again, or fetch an intact copy"
 
 
 class Block(NamedTuple):
@@ -84,6 +82,8 @@ class BlockStream:
         self._index = index
         self._name = name
         self._cache = cache
+        self._pages = Pages(store, index, cache, name)
+        self._shards = ShardReader(store, self._pages)
         self._clock = clock
         self._warn = warn
         self._has_warned = False
@@ -130,7 +130,7 @@ class BlockStream:
         self._fetcher.prefetch(needed)
 
     def extend(self, index: ShardIndex) -> None:
-        self._index = index
+        self._index = self._pages.index = index
 
     def close(self) -> None:
         self._fetcher.close()
@@ -156,7 +156,7 @@ class BlockStream:
         if not self._index.has_mask:
             return False
         ranges = self._index.ranges(*block.range)
-        return any(self._index.shards[part.shard].has_mask for part in ranges)
+        return any(self._index.table.has_mask[part.shard] for part in ranges)
 
     def _num_bytes(self, block: Block) -> int:
         token_bytes = self._index.token_bytes + (1 if self._has_mask(block) else 0)
@@ -209,31 +209,13 @@ class BlockStream:
         if self._is_here(block):
             return True  # another process has fetched it in the meantime
         ranges = list(self._index.ranges(*block.range))
-        content = b"".join(self._read_part(*part, "tokens") for part in ranges)
+        content = b"".join(self._shards.read(*part, "tokens") for part in ranges)
         if self._has_mask(block):
-            content += b"".join(self._read_part(*part, "mask") for part in ranges)
+            content += b"".join(self._shards.read(*part, "mask") for part in ranges)
         if self._kept_on_disk(block, content):
             return True
         parts = self._parts(block, np.frombuffer(content, np.uint8))
         return self._memory.keep(block, parts, is_prefetch)
-
-    def _read_part(self, shard: int, begin: int, end: int, part: Part) -> bytes:
-        if part == "mask" and not self._index.shards[shard].has_mask:
-            return b"\x01" * (end - begin)
-        item_bytes = self._index.token_bytes if part == "tokens" else 1
-        name = shard_file(self._index.shards[shard].name, part)
-        begin, end = begin * item_bytes, end * item_bytes
-        try:
-            content = self._store.read_range(name, begin, end - begin)
-        except FileNotFoundError:
-            raise BadInput(f"{self._store.location(name)} is missing", INTACT) from None
-        if len(content) != end - begin:
-            raise BadInput(
-                f"{self._store.location(name)} ends before byte {end}: it is shorter than the "
-                "manifest says",
-                INTACT,
-            )
-        return content
 
     def _kept_on_disk(self, block: Block, content: bytes) -> bool:
         if self._clock.monotonic() < self._disk_rests_until:

@@ -159,6 +159,7 @@ class MixtureSet:
         self.window_tokens = sets[0].window_tokens
         self.vocab_size = sets[0].vocab_size
         self.special_ids = sets[0].special_ids
+        self.tokenizer_digest = sets[0].tokenizer_digest
         self.in_sequence = False
 
     @classmethod

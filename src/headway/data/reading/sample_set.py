@@ -47,6 +47,9 @@ class SampleSet(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def tokenizer_digest(self) -> str: ...
+
+    @property
     def special_ids(self) -> SpecialIds: ...
 
     @property
