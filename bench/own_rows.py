@@ -29,7 +29,7 @@ from headway.state.store import Store
 from headway.train.feed import Feed
 from support.proxies import SlowProxy
 from support.s3 import credentials, s3_server
-from support.virtual_set import SHARD_TOKENS, virtual_manifest, virtual_set
+from support.virtual_set import SHARD_TOKENS, virtual_manifest, virtual_set, virtual_table
 
 STEPS = 100
 BATCH, LENGTH, SEED = 1024, 4096, 7
@@ -112,10 +112,16 @@ def write_empty_set(folder: Path) -> None:
     """A set whose tokens are all 0, in files that take no space."""
     manifest = virtual_manifest(NUM_SHARDS)
     (folder / "shards").mkdir(parents=True)
-    for shard in manifest.shards:
-        with (folder / shard_file(shard.name, "tokens")).open("wb") as file:
+    table = virtual_table(NUM_SHARDS)
+    (folder / manifest.shard_table).write_bytes(table.to_bytes())
+    manifest = manifest.model_copy(update={"shard_table_digest": table.digest})
+    (page,) = page_digests(bytes(4 * PAGE_TOKENS), 4 * PAGE_TOKENS)
+    pages = np.full(SHARD_TOKENS // PAGE_TOKENS, page, "<u4").tobytes()
+    for number in range(NUM_SHARDS):
+        with (folder / shard_file(table.name(number), "tokens")).open("wb") as file:
             file.truncate(4 * SHARD_TOKENS)
-        (folder / shard_file(shard.name, "documents")).write_bytes(bytes(8))
+        (folder / shard_file(table.name(number), "documents")).write_bytes(bytes(8))
+        (folder / shard_file(table.name(number), "pages")).write_bytes(pages)
     (folder / MANIFEST).write_text(manifest.model_dump_json(exclude_none=True))
 
 

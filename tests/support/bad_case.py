@@ -97,7 +97,7 @@ def documents_in(folder: Path, way: Way) -> list[Document]:
     opened = TokenSet.open(Store(folder))
     tokenizer = load_tokenizer("tokenizer", folder)
     found: list[Document] = []
-    for number, shard in enumerate(opened.manifest.shards):
+    for number, shard in enumerate(opened.table):
         tokens = np.fromfile(folder / shard_file(shard.name, "tokens"), dtype="<u2").tolist()
         starts = opened.document_starts(number).tolist()
         for begin, end in pairwise([*starts, len(tokens)]):

@@ -22,6 +22,7 @@ from headway.data.statistics import Statistics
 from headway.data.tokenizer import TokenizerSource
 from headway.state.store import Store
 from support.clock import Patient
+from support.token_sets import table_of
 
 MEMORY = Path("/dev/shm")
 
@@ -118,7 +119,7 @@ def tokens_of(folder: Path) -> list[np.ndarray]:
     kind = f"<u{manifest.token_bytes}"
     return [
         np.fromfile(folder / "shards" / f"{shard.name}.tokens", kind).astype(np.int64)
-        for shard in manifest.shards
+        for shard in table_of(folder)
     ]
 
 
@@ -126,7 +127,7 @@ def documents_of(folder: Path) -> list[list[int]]:
     """The tokens of each document, by its start; it may go on in the next shard."""
     manifest = read_manifest(Store(folder))
     starts, first = [], 0
-    for shard in manifest.shards:
+    for shard in table_of(folder):
         here = np.fromfile(folder / "shards" / f"{shard.name}.documents", "<u8").astype(np.int64)
         starts += (here + first).tolist()
         first += shard.num_tokens
@@ -139,7 +140,7 @@ def documents_of(folder: Path) -> list[list[int]]:
 def mask_of(folder: Path) -> list[int]:
     """Of all tokens, in a row."""
     found: list[int] = []
-    for shard in read_manifest(Store(folder)).shards:
+    for shard in table_of(folder):
         path = folder / "shards" / f"{shard.name}.mask"
         assert path.exists() == shard.has_mask
         found += path.read_bytes() if shard.has_mask else [1] * shard.num_tokens

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
+from headway.clock import SystemClock
+from headway.data.reading.table_file import open_table
 from headway.data.set_format import (
     BLOCK_TOKENS,
     WINDOW_BLOCKS,
-    Part,
     SetManifest,
-    Shard,
     SpecialIds,
     file_digest,
+    read_manifest,
     token_bytes,
     token_dtype,
 )
+from headway.data.shard_table import PARTS, Part, Shard, ShardTable
 from headway.state.store import Store
 
 Document = tuple[Sequence[int], Sequence[bool] | None]
@@ -55,7 +59,7 @@ def write_set(
         }
         if masked[here].any():
             parts["mask"] = counts[here].astype(np.uint8)
-        shards.append(_write_shard(folder, f"{number:05d}", parts))
+        shards.append(write_shard(folder, f"{number:05d}", parts))
     manifest = SetManifest(
         layout="stream" if window_tokens is None else "windows",
         window_tokens=window_tokens,
@@ -68,16 +72,50 @@ def write_set(
         window_blocks=window_blocks,
         special_ids=special_ids or SpecialIds(end_of_text=0, special=(0,)),
         tokenizer_digest=file_digest(folder / "tokenizer" / "tokenizer.json"),
-        shards=tuple(shards),
+        num_shards=len(shards),
+        shard_table_digest=write_table(folder, shards),
         created_by="a test",
     )
     (folder / "manifest.json").write_text(manifest.model_dump_json(exclude_none=True))
     return manifest
 
 
-def _write_shard(folder: Path, name: str, parts: dict[Part, np.ndarray]) -> Shard:
+def table_of(folder: Path) -> ShardTable:
+    """The shards of a set on this machine."""
+    store = Store(folder)
+    return open_table(store, read_manifest(store), folder, SystemClock())
+
+
+def as_version_2(folder: Path) -> None:
+    """Rewrites a set as earlier versions wrote it."""
+    shards = [shard.model_dump(mode="json") for shard in table_of(folder)]
+    for shard in shards:
+        del shard["digests"]["pages"]
+        (folder / "shards" / f"{shard['name']}.pages").unlink()
+    path = folder / "manifest.json"
+    facts = json.loads(path.read_text())
+    for key in ("num_shards", "shard_table", "shard_table_digest"):
+        facts.pop(key, None)
+    (folder / "shards.table").unlink()
+    path.write_text(json.dumps(facts | {"version": 2, "shards": shards}))
+
+
+def write_table(folder: Path, shards: Sequence[Shard]) -> str:
+    """Its digest."""
+    (folder / "shards.table").write_bytes(ShardTable.of(shards).to_bytes())
+    return file_digest(folder / "shards.table")
+
+
+def write_shard(folder: Path, name: str, parts: dict[Part, np.ndarray]) -> Shard:
+    """`parts`: tokens, documents and mask, if there is one."""
+    pages = [
+        xxh3_64_intdigest(parts[part][begin : begin + 2048].tobytes()) % 2**32
+        for part in PARTS
+        if part in parts and part != "documents"
+        for begin in range(0, len(parts[part]), 2048)
+    ]
     digests: dict[Part, str] = {}
-    for part, content in parts.items():
+    for part, content in {**parts, "pages": np.array(pages, "<u4")}.items():
         path = folder / "shards" / f"{name}.{part}"
         content.tofile(path)
         digests[part] = file_digest(path)

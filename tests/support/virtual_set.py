@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from headway.data.reading.token_set import ReadOptions, TokenSet
-from headway.data.set_format import SetManifest, Shard, SpecialIds, token_dtype
+from headway.data.set_format import SetManifest, SpecialIds, token_dtype
+from headway.data.shard_table import PAGE_DIGEST_BYTES, PAGE_TOKENS, ShardTable, page_digests
 from headway.state.store import Store
 
 SHARD_TOKENS = 2**25
 VOCABULARY = 100_000
-MODULUS = 99_991
-"""Token number p of the stream is p modulo this."""
+MODULUS = 2**16
+"""Token number p of the stream is p modulo this, so there are 32 different pages."""
 
 
 class VirtualStore(Store):
@@ -29,11 +30,16 @@ class VirtualStore(Store):
         self.num_requests = 0
         self.num_bytes = 0
         self._lock = threading.Lock()
+        tokens = np.arange(MODULUS).astype(f"<u{item_bytes}")
+        self._pages = np.array(page_digests(tokens.tobytes(), PAGE_TOKENS * item_bytes), "<u4")
 
     def read_range(self, name: str, start: int, length: int, *, often: bool = False) -> bytes:
         with self._lock:
             self.num_requests += 1
             self.num_bytes += length
+        if name.endswith(".pages"):
+            first = start // PAGE_DIGEST_BYTES
+            return self._pages[np.arange(first, first + length // 4) % len(self._pages)].tobytes()
         shard = int(Path(name).stem)
         first = shard * SHARD_TOKENS + start // self.item_bytes
         tokens = np.arange(first, first + length // self.item_bytes) % MODULUS
@@ -50,18 +56,23 @@ def virtual_manifest(num_shards: int, **how: Any) -> SetManifest:
         num_bytes=0,
         special_ids=SpecialIds(end_of_text=0),
         tokenizer_digest="0",
-        shards=tuple(
-            Shard(
-                name=f"{number:05d}",
-                num_tokens=SHARD_TOKENS,
-                num_documents=1,
-                has_mask=False,
-                digests={"tokens": "0", "documents": "0"},
-            )
-            for number in range(num_shards)
-        ),
+        num_shards=num_shards,
+        shard_table_digest="0",
         created_by="a test",
         **how,
+    )
+
+
+def virtual_table(num_shards: int) -> ShardTable:
+    numbers = np.arange(1, num_shards + 1)
+    none = np.zeros(num_shards, "V16")
+    return ShardTable(
+        token_ends=numbers * SHARD_TOKENS,
+        document_ends=numbers,
+        **dict.fromkeys(("tokens", "documents", "mask", "pages"), none),
+        units=(numbers - 1).astype("<u4"),
+        indexes=np.zeros(num_shards, "<u4"),
+        has_mask=np.zeros(num_shards, "u1"),
     )
 
 
@@ -69,7 +80,9 @@ def virtual_set(
     name: str, reading: ReadOptions, num_shards: int = 64, **how: Any
 ) -> tuple[TokenSet, VirtualStore]:
     store = VirtualStore(name)
-    return TokenSet(store, virtual_manifest(num_shards, **how), reading), store
+    return TokenSet(
+        store, virtual_manifest(num_shards, **how), virtual_table(num_shards), reading
+    ), store
 
 
 def expected_rows(samples: np.ndarray, length: int) -> np.ndarray:

@@ -55,7 +55,11 @@ def trainable_sets(loaded: Loaded, background: ExitStack, there: SetsThere | Non
         return Sets("", {})
     try:
         from headway.cli.set_preparation import wait_for_first_samples
-        from headway.data.reading.compatibility import require_fit, require_layout
+        from headway.data.reading.compatibility import (
+            require_fit,
+            require_layout,
+            require_same_tokenizer,
+        )
         from headway.data.reading.growing_set import GrowingSet
         from headway.data.reading.sample_set import open_set
     except ImportError as error:
@@ -63,8 +67,13 @@ def trainable_sets(loaded: Loaded, background: ExitStack, there: SetsThere | Non
 
     sets = sets_of(loaded, background, there)
     objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
-    for location in (sets.train, *sets.validation.values()):
-        with closing(open_set(Store(location))) as samples:
+    with ExitStack() as stack:
+        every = [
+            stack.enter_context(closing(open_set(Store(location))))
+            for location in (sets.train, *sets.validation.values())
+        ]
+        for samples in every:
+            require_same_tokenizer(every[0], samples)
             if there is not None and isinstance(samples, GrowingSet):
                 require_layout(samples, objective, length)  # workers wait for its first samples
                 continue

@@ -1,7 +1,8 @@
-"""The format of prepared sets, version 2.
+"""The format of prepared sets, version 3.
 
     FOLDER/
       manifest.json            written last: without it there is no set
+      shards.table             the shards, as arrays: shard_table.py
       recipe.json              sources and settings
       problems.jsonl           what could not be read, if anything
       tokenizer/               tokenizer.json and its companions
@@ -9,6 +10,10 @@
       shards/00000.documents   little-endian uint64: where documents start, counted from the shard's
                                first token
       shards/00000.mask        optional, one byte per token: 1 counts for the loss
+      shards/00000.pages       little-endian uint32: digest of each page of the tokens, then of the
+                               mask
+
+Version 2 is read, too: its manifest lists the shards, and it has no pages.
 
 A set is one stream of tokens; shards are a storage detail, and samples may cross them.
 `docs/reference/shard-format.md` describes every field; `shard_writer.py` writes shards,
@@ -19,23 +24,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
+from headway.data.shard_table import Part, Shard, ShardTable
 from headway.data.statistics import Statistics
 from headway.errors import BadInput, NotFound
 from headway.state.set_files import MANIFEST as MANIFEST
 from headway.state.store import Store
 
-VERSION = 2
+VERSIONS = (2, 3)
 SHARDS = "shards"
+SHARD_TABLE = "shards.table"
 TOKENIZER = "tokenizer"
 
 Layout = Literal["stream", "windows"]
 TokenDtype = Literal["uint16", "uint32"]
-Part = Literal["tokens", "documents", "mask"]
 
 BLOCK_TOKENS = 2**20
 """Tokens per block: 2 MiB of uint16, large enough for an object store or a spinning disk to read at
@@ -62,30 +68,8 @@ class SpecialIds(Frozen):
     """All special tokens: never masked, never drawn as a replacement."""
 
 
-class Shard(Frozen):
-    name: str = Field(pattern=r"^[0-9]{5,}(-[0-9]+)?$")
-    """Name of the files without suffix. Digits and hyphens only: a manifest cannot point outside
-    its folder."""
-    num_tokens: int = Field(ge=1)
-    num_documents: int = Field(ge=0)
-    """Number of documents that start in this shard."""
-    has_mask: bool
-    digests: dict[Part, str]
-    """xxh3_128 of each file, in hexadecimal."""
-
-    def sizes(self, token_bytes: int) -> dict[Part, int]:
-        """The required size of each file, in bytes."""
-        sizes: dict[Part, int] = {
-            "tokens": self.num_tokens * token_bytes,
-            "documents": self.num_documents * 8,
-        }
-        if self.has_mask:
-            sizes["mask"] = self.num_tokens
-        return sizes
-
-
 class SetManifest(Frozen):
-    version: Literal[2] = 2
+    version: Literal[2, 3] = 3
     layout: Layout
     """`stream`: consecutive documents, cut in training. `windows`: cut beforehand (masked LM)."""
     window_tokens: int | None = None
@@ -112,9 +96,19 @@ class SetManifest(Frozen):
     """Digest of recipe.json: equal for equal sources and settings. None: made of no sources."""
     statistics: Statistics = Statistics()
     """Counts of what went in and what was left out."""
-    shards: tuple[Shard, ...] = Field(min_length=1)
+    num_shards: int = Field(ge=1)
+    shard_table: str = Field(default=SHARD_TABLE, pattern=r"^[0-9a-z][0-9a-z.-]*$")
+    """File of the shards, beside the manifest."""
+    shard_table_digest: str
+    """xxh3_128 of that file."""
     created_by: str
     """`headway VERSION`."""
+    _listed: ShardTable | None = PrivateAttr(None)
+
+    @property
+    def listed(self) -> ShardTable | None:
+        """The shards of a set of version 2, which are in its manifest."""
+        return self._listed
 
     @property
     def digest(self) -> str:
@@ -128,12 +122,14 @@ class SetManifest(Frozen):
             include={
                 *("version", "layout", "window_tokens", "vocab_size", "token_dtype"),
                 *("block_tokens", "window_blocks", "special_ids", "tokenizer_digest"),
+                *(("shard_table_digest",) if self._listed is None else ()),
             },
         )
-        facts["shards"] = [
-            [shard.num_tokens, shard.num_documents, sorted(shard.digests.items())]
-            for shard in self.shards
-        ]
+        if self._listed is not None:
+            facts["shards"] = [
+                [shard.num_tokens, shard.num_documents, sorted(shard.digests.items())]
+                for shard in self._listed
+            ]
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return xxhash.xxh3_128_hexdigest(text.encode())
 
@@ -141,12 +137,14 @@ class SetManifest(Frozen):
     def token_bytes(self) -> int:
         return token_bytes(self.token_dtype)
 
-    def problems(self) -> list[str]:
-        """Contradictions within the manifest."""
+    def problems(self, table: ShardTable) -> list[str]:
+        """Contradictions within the manifest, and with its shards."""
         problems = []
-        if sum(shard.num_tokens for shard in self.shards) != self.num_tokens:
+        if len(table) != self.num_shards:
+            problems.append(f"{MANIFEST}: num_shards is not the number of shards")
+        if table.num_tokens != self.num_tokens:
             problems.append(f"{MANIFEST}: the shards' tokens do not add up to num_tokens")
-        if sum(shard.num_documents for shard in self.shards) != self.num_documents:
+        if table.num_documents != self.num_documents:
             problems.append(f"{MANIFEST}: the shards' documents do not add up to num_documents")
         if self.token_dtype != token_dtype(self.vocab_size):
             problems.append(f"{MANIFEST}: token_dtype does not fit the vocabulary")
@@ -187,17 +185,31 @@ def read_manifest(store: Store) -> SetManifest:
     except ValueError as error:
         raise BadInput(f"{path} is not valid JSON: {error}", again) from None
     version = fields.get("version") if isinstance(fields, dict) else None
-    if version != VERSION:
+    if version not in VERSIONS:
         raise BadInput(
-            f"{path} has format version {version!r}; this Headway reads version {VERSION}",
+            f"{path} has format version {version!r}; this Headway reads versions "
+            f"{' and '.join(map(str, VERSIONS))}",
             "use the Headway that made the set, or prepare it again with this one",
         )
     try:
-        return SetManifest.model_validate_json(content)
+        return SetManifest.model_validate(fields) if version == 3 else _version_2(fields)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise BadInput(f"{path}: {where}: {first['msg']}", again) from None
+
+
+class _ListedShards(BaseModel):
+    shards: tuple[Shard, ...]
+
+
+def _version_2(fields: dict[str, Any]) -> SetManifest:
+    table = ShardTable.of(_ListedShards.model_validate(fields).shards)
+    fields = {name: field for name, field in fields.items() if name != "shards"}
+    named = {"num_shards": len(table), "shard_table_digest": table.digest}
+    manifest = SetManifest.model_validate(fields | named)
+    manifest._listed = table
+    return manifest
 
 
 def file_digest(path: Path) -> str:

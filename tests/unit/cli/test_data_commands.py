@@ -122,7 +122,7 @@ def test_show_of_a_set(headway: Headway, here: Path) -> None:
     assert rows["vocabulary"] == "400 tokens, uint16"
     assert (rows["unknown"], rows["loss"]) == ("none", "all tokens count")
     size = sum(path.stat().st_size for path in (here / "wiki" / "shards").glob("*[!n]"))
-    assert rows["files"] == f"{len(manifest.shards)} shards, {size / 1e3:.3g} kB"
+    assert rows["files"] == f"{manifest.num_shards} shards, {size / 1e3:.3g} kB"
     assert rows["order"] == "blocks of 1.05M tokens, 64 of them mixed at a time"
     samples, left = divmod(manifest.num_tokens - 1, 100)
     assert rows["samples"] == f"{samples} an epoch, of 100 tokens, {left} tokens left over"
@@ -138,10 +138,10 @@ def test_the_histogram_has_every_document_and_fits_a_terminal(headway: Headway, 
     shares = [float(line.split()[3].rstrip("%")) for line in drawn]
     assert sum(shares) == pytest.approx(100, abs=0.3)
     opened = TokenSet.open(Store("wiki"))
-    starts = [opened.document_starts(number) for number in range(len(opened.manifest.shards))]
+    starts = [opened.document_starts(number) for number in range(len(opened.table))]
     long = sum(
         int(np.sum(np.diff([*found, shard.num_tokens]) >= 256))
-        for found, shard in zip(starts, opened.manifest.shards, strict=True)
+        for found, shard in zip(starts, opened.table, strict=True)
     )
     shown = sum(int(line.split()[4]) for line in drawn if int(line.split()[0]) >= 256)
     assert shown == long > 0

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from headway.data.reading.token_set import TokenSet
+from headway.data.reading.verify import verify_set
 from headway.data.set_format import SetManifest
 from headway.errors import BadInput, NotFound
 from headway.state.store import Store
-from support.token_sets import write_set
+from support.token_sets import as_version_2, write_set
 
 
 def ten_tokens(folder: Path, **options: int) -> SetManifest:
@@ -51,7 +54,9 @@ def test_a_folder_without_a_manifest_is_not_a_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": 3}, "format version 3; this Headway reads version 2"),
+        ({"version": 4}, "format version 4; this Headway reads versions 2 and 3"),
+        ({"num_shards": 2}, "num_shards is not the number of shards"),
+        ({"shard_table": "../shards.table"}, "shard_table"),
         ({"colour": "red"}, "colour"),
         ({"num_tokens": 11}, "do not add up"),
         ({"num_documents": 3}, "do not add up"),
@@ -80,7 +85,49 @@ def test_a_manifest_that_is_cut_off_is_refused(tmp_path: Path) -> None:
 
 def test_a_manifest_cannot_point_outside_its_folder(tmp_path: Path) -> None:
     ten_tokens(tmp_path)
+    as_version_2(tmp_path)
     path = tmp_path / "manifest.json"
     path.write_text(path.read_text().replace('"00000"', '"../../00000"'))
     with pytest.raises(BadInput, match=r"shards\.0\.name"):
         TokenSet.open(Store(tmp_path))
+
+
+def test_a_damaged_table_of_shards_is_refused(tmp_path: Path) -> None:
+    ten_tokens(tmp_path)
+    path = tmp_path / "shards.table"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"\x01")
+    with pytest.raises(BadInput, match=r"shards\.table is damaged"):
+        TokenSet.open(Store(tmp_path))
+    assert "shards.table is damaged" in verify_set(Store(tmp_path))[0].message
+    path.unlink()
+    with pytest.raises(BadInput, match=r"shards\.table is missing"):
+        TokenSet.open(Store(tmp_path))
+
+
+def test_a_set_of_version_2_is_read_under_its_digest(tmp_path: Path) -> None:
+    ten_tokens(tmp_path)
+    as_version_2(tmp_path)
+    opened = TokenSet.open(Store(tmp_path))
+    assert opened.digest == "abdd154e4f1e918ca77dd69e03c8f3b1"
+    assert opened.read(np.array([0]), 9).tokens.tolist() == [list(range(1, 11))]
+    assert verify_set(Store(tmp_path)) == []
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["shards"].append(manifest["shards"][0])
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BadInput, match="do not add up"):
+        TokenSet.open(Store(tmp_path))
+
+
+def test_a_reader_of_twenty_lines_reads_a_set(tmp_path: Path) -> None:
+    """As `docs/reference/shard-format.md` has it, for loops that are not Headway's."""
+    write_set(tmp_path / "set", [(range(90), None)], shard_tokens=40)
+    page = (Path(__file__).parents[3] / "docs/reference/shard-format.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    assert sum(bool(line) for line in code.splitlines()) <= 20
+    names: dict[str, Any] = {}
+    exec(code, names)
+    tokens = names["Tokens"](tmp_path / "set")
+    assert len(tokens) == 90
+    assert tokens.read(35, 85).tolist() == list(range(35, 85))
+    assert tokens.read(0, 90).tolist() == list(range(90))

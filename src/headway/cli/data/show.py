@@ -71,18 +71,14 @@ def show(
 
 
 def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
-    from headway.clock import SystemClock
     from headway.data.prepare.damage import damage_to
     from headway.data.prepare.manifest import PROBLEMS, read_problems
-    from headway.data.reading.inspect import default_length
-    from headway.data.reading.token_set import TokenSet
-    from headway.data.retry import OPEN_SECONDS, with_retries
-    from headway.data.set_format import MANIFEST, read_manifest
+    from headway.data.reading.inspect import default_length, set_bytes
+    from headway.data.reading.token_set import ReadOptions, TokenSet
 
-    clock = SystemClock()
-    manifest = with_retries(store, MANIFEST, lambda: read_manifest(store), clock, OPEN_SECONDS)
-    length = sequence_length or default_length(manifest.window_tokens)
-    with closing(TokenSet(store, manifest)) as tokens:
+    with closing(TokenSet.open(store, ReadOptions(trusted=True))) as tokens:
+        manifest, files = tokens.manifest, set_bytes(tokens.manifest, tokens.table)
+        length = sequence_length or default_length(manifest.window_tokens)
         samples = _Samples(length, tokens.num_samples(length), tokens.tail_tokens(length))
     recipe = _own_recipe(store, manifest.recipe_digest)
     listed = damage = None
@@ -94,14 +90,14 @@ def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
             {
                 "kind": "set",
                 "location": store.root,
-                **_facts_json(manifest, samples),
+                **_facts_json(manifest, samples, files),
                 "problems_file": listed,
                 "damage": None if damage is None else asdict(damage),
                 **_recipe_json(recipe),
             }
         )
         return
-    _print_lines([("set", store.root), *_facts(manifest, samples)])
+    _print_lines([("set", store.root), *_facts(manifest, samples, files)])
     if recipe is not None:
         _print_lines(_sources(recipe))
     _print_lines(_left_out(manifest, listed))
@@ -125,9 +121,7 @@ class _Samples:
         return f"{short_count(self.number)} an epoch, of {self.length} tokens{tail}"
 
 
-def _facts(manifest: SetManifest, samples: _Samples) -> Iterator[tuple[str, str]]:
-    from headway.data.reading.inspect import set_bytes
-
+def _facts(manifest: SetManifest, samples: _Samples, num_bytes: int) -> Iterator[tuple[str, str]]:
     num_tokens, documents = manifest.num_tokens, manifest.num_documents
     if manifest.layout == "stream":
         yield "layout", "stream: documents in a row, cut into samples by training"
@@ -144,25 +138,22 @@ def _facts(manifest: SetManifest, samples: _Samples) -> Iterator[tuple[str, str]
     yield "unknown", _share(manifest.statistics.num_unknown, num_tokens, "of the tokens")
     words = "of the tokens do not count for it"
     yield "loss", _share(manifest.statistics.num_masked, num_tokens, words, "all tokens count")
-    size = short_bytes(set_bytes(manifest))
-    yield "files", f"{_counted(len(manifest.shards), 'shard')}, {size}"
+    yield "files", f"{_counted(manifest.num_shards, 'shard')}, {short_bytes(num_bytes)}"
     blocks = f"blocks of {short_count(manifest.block_tokens)} tokens"
     sequence = "; in the order of the sources" if manifest.in_sequence else ""
     yield "order", f"{blocks}, {manifest.window_blocks} of them mixed at a time{sequence}"
     yield "samples", str(samples)
 
 
-def _facts_json(manifest: SetManifest, samples: _Samples) -> dict[str, Any]:
-    from headway.data.reading.inspect import set_bytes
-
+def _facts_json(manifest: SetManifest, samples: _Samples, num_bytes: int) -> dict[str, Any]:
     statistics = manifest.statistics
     return {
         **manifest.model_dump(include=OF_MANIFEST),
         "num_text_bytes": manifest.num_bytes,
         "num_unknown_tokens": statistics.num_unknown,
         "num_masked_tokens": statistics.num_masked,
-        "num_shards": len(manifest.shards),
-        "num_bytes": set_bytes(manifest),
+        "num_shards": manifest.num_shards,
+        "num_bytes": num_bytes,
         "sequence_length": samples.length,
         "num_samples": samples.number,
         "tail_tokens": samples.tail_tokens,

@@ -79,7 +79,11 @@ def _verified(store: Store) -> _VerifiedSet:
         manifest = _manifest(store)
     except CheckFailed as error:
         return _VerifiedSet(store.root, "", [Damage(None, error.message)])
-    size = _size(manifest)
+    num_shards = manifest.num_shards
+    size = (
+        f"{short_count(num_shards)} shard{'s' if num_shards > 1 else ''}, "
+        f"{short_count(manifest.num_tokens)} tokens"
+    )
     with _ticking(f"verifying {store.root}: reading {size}"):
         return _VerifiedSet(store.root, size, verify_set(store))
 
@@ -110,16 +114,6 @@ def _members(store: Store) -> list[Store]:
         ) from None
     mixture.close()
     return [tokens.store for tokens in mixture.sets]
-
-
-def _size(manifest: SetManifest) -> str:
-    from headway.data.reading.inspect import set_bytes
-
-    num_shards = len(manifest.shards)
-    return (
-        f"{short_count(num_shards)} shard{'s' if num_shards > 1 else ''}, "
-        f"{short_count(manifest.num_tokens)} tokens, {set_bytes(manifest) / 1e6:,.1f} MB"
-    )
 
 
 @contextmanager

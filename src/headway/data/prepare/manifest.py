@@ -15,7 +15,8 @@ from headway.data.prepare.extract import ALL_DROPPED, Omitted
 from headway.data.prepare.progress import HINTS, by_count, nothing_readable
 from headway.data.prepare.recipe import Recipe, SourceUnit
 from headway.data.prepare.shard_writer import ShardRecord, read_records
-from headway.data.set_format import MANIFEST, SHARDS, SetManifest, token_dtype
+from headway.data.set_format import MANIFEST, SHARD_TABLE, SHARDS, SetManifest, token_dtype
+from headway.data.shard_table import ShardTable
 from headway.data.statistics import Statistics
 from headway.errors import BadInput
 from headway.state.store import Store
@@ -63,11 +64,11 @@ def write_set_manifest(
     *,
     allow_unreadable: bool,
 ) -> SetManifest:
-    """Writes problems.jsonl and, last, the manifest. All units must be finished. Refuses a set most
-    of whose records were left out, or of damaged files, unless allowed; nothing has to be read
-    again then."""
+    """Writes problems.jsonl, the table of shards and, last, the manifest. All units must be
+    finished. Refuses a set most of whose records were left out, or of damaged files, unless
+    allowed; nothing has to be read again then."""
     ordered = [record for unit in units for record in records_of_unit(records, unit.number)]
-    shards = tuple(record.shard for record in ordered if record.shard is not None)
+    table = ShardTable.of(record.shard for record in ordered if record.shard is not None)
     located = [*recipe.left_out, *located_problems(units, records)]
     statistics = Statistics(problems=_counts(recipe.left_out))
     for record in ordered:
@@ -76,21 +77,20 @@ def write_set_manifest(
         lines = (json.dumps(_facts(problem), ensure_ascii=False) for problem in located)
         store.write(PROBLEMS, ("\n".join(lines) + "\n").encode())
     left_out = sum(record.num_tokens_left_out for record in ordered)
-    if not shards:
+    if not len(table):
         raise _empty(recipe, statistics, left_out, located)
     settings = recipe.settings
-    num_documents = sum(shard.num_documents for shard in shards)
     if not allow_unreadable and not settings.in_sequence:
         unread = located[len(recipe.left_out) :]
         _refuse_damaged(recipe, unread, store)
-        _refuse_few(recipe, num_documents, statistics, unread, store)
+        _refuse_few(recipe, table.num_documents, statistics, unread, store)
     manifest = SetManifest(
         layout=settings.layout,
         window_tokens=settings.window_tokens,
         vocab_size=recipe.tokens.vocab_size,
         token_dtype=token_dtype(recipe.tokens.vocab_size),
-        num_tokens=sum(shard.num_tokens for shard in shards),
-        num_documents=num_documents,
+        num_tokens=table.num_tokens,
+        num_documents=table.num_documents,
         num_bytes=sum(record.num_bytes for record in ordered),
         num_tokens_left_out=left_out,
         block_tokens=settings.block_tokens,
@@ -100,10 +100,12 @@ def write_set_manifest(
         tokenizer_digest=recipe.tokens.digest,
         recipe_digest=recipe.digest,
         statistics=statistics,
-        shards=shards,
+        num_shards=len(table),
+        shard_table_digest=table.digest,
         created_by=f"headway {headway.__version__}",
     )
     store.remove_partial(SHARDS)
+    store.write(SHARD_TABLE, table.to_bytes())
     store.write(MANIFEST, manifest.model_dump_json(indent=2).encode() + b"\n")
     return manifest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 import xxhash
@@ -19,7 +19,8 @@ from headway.data.prepare.dedup import without_documents
 from headway.data.prepare.encode import EncodedChunk
 from headway.data.prepare.recipe import Recipe
 from headway.data.prepare.windows import PackedTokens, WindowPacker
-from headway.data.set_format import SHARDS, Frozen, Part, Shard, shard_file, token_dtype
+from headway.data.set_format import SHARDS, Frozen, shard_file, token_dtype
+from headway.data.shard_table import PAGE_TOKENS, Part, Shard, page_digests, shard_name
 from headway.data.statistics import Statistics, histogram
 from headway.state.store import NUM_REQUESTS, Store, in_parallel
 
@@ -30,6 +31,8 @@ _FILL_TOKENS = 2**20
 class ShardRecord(Frozen):
     """One finished shard of a unit. A unit with no tokens has a single record without a shard."""
 
+    format_version: Literal[3]
+    """Version of the set's format. Records of version 2 have none: their shards are built again."""
     recipe_digest: str
     unit: int
     index: int
@@ -48,10 +51,6 @@ class ShardRecord(Frozen):
     first_lines: dict[str, int]
     """Line on which each file's first chunk in this shard starts. If a piece starts inside a
     document, the lines before that belong to the previous piece and are counted there."""
-
-
-def shard_name(unit: int, index: int) -> str:
-    return f"{unit:05d}" if index == 0 else f"{unit:05d}-{index}"
 
 
 def record_file(unit: int, index: int) -> str:
@@ -179,6 +178,7 @@ class ShardWriter:
         """Finishes the shard: its files, then its record."""
         unfinished = np.array([self._open_length] if self._open_length else [])
         record = ShardRecord(
+            format_version=3,
             recipe_digest=self._recipe.digest,
             unit=self._unit,
             index=self._index,
@@ -197,7 +197,7 @@ class ShardWriter:
 
 
 class ShardFiles:
-    """The two or three files of a shard; each is created with its first token."""
+    """The three or four files of a shard; each is created with its first token."""
 
     def __init__(self, store: Store, name: str, dtype: str) -> None:
         self._store = store
@@ -228,6 +228,10 @@ class ShardFiles:
         tokens."""
         if self.num_tokens == 0:
             return None
+        pages = [
+            self._files[part].page_digests() for part in ("tokens", "mask") if part in self._files
+        ]
+        self._file("pages").write(np.concatenate(pages).astype("<u4").tobytes())
         return Shard(
             name=self._name,
             num_tokens=self.num_tokens,
@@ -243,7 +247,8 @@ class ShardFiles:
 
     def _file(self, part: Part) -> _HashedFile:
         if part not in self._files:
-            self._files[part] = _HashedFile(self._store, shard_file(self._name, part))
+            item = {"tokens": np.dtype(self._dtype).itemsize, "mask": 1}.get(part)
+            self._files[part] = _HashedFile(self._store, shard_file(self._name, part), item)
         return self._files[part]
 
     def _count_all(self, count: int) -> None:
@@ -257,16 +262,30 @@ class _Abandoned(Exception):
 
 
 class _HashedFile:
-    """A file that is hashed while it is written, so it need not be read again."""
+    """A file that is hashed while it is written, so it need not be read again. `item_bytes`: of a
+    file that has pages."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, item_bytes: int | None) -> None:
         self._stack = ExitStack()
         self._file: IO[bytes] = self._stack.enter_context(store.writing(name))
         self._hasher = xxhash.xxh3_128()
+        self._page_bytes = item_bytes and PAGE_TOKENS * item_bytes
+        self._pages: list[int] = []
+        self._page = b""  # the begun one
 
     def write(self, content: bytes) -> None:
         self._file.write(content)
         self._hasher.update(content)
+        if self._page_bytes:
+            content = self._page + content
+            whole = len(content) // self._page_bytes * self._page_bytes
+            self._pages += page_digests(content[:whole], self._page_bytes)
+            self._page = content[whole:]
+
+    def page_digests(self) -> list[int]:
+        """The digests of all pages. Nothing is written after."""
+        assert self._page_bytes
+        return self._pages + page_digests(self._page, self._page_bytes)
 
     def close(self) -> str:
         # On disk before the record exists: a power failure must not leave a set with holes.

@@ -236,14 +236,21 @@ class BlockCache:
         held the lock must not block the others."""
         with self._mutex:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with (self.folder / _LOCK).open("a") as file:
-                deadline = time.monotonic() + LOCK_SECONDS
-                while True:
-                    try:
-                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        if time.monotonic() > deadline:
-                            raise OSError(f"{file.name} is held by another process") from None
-                        time.sleep(LOCK_PAUSE_SECONDS)
+            with file_lock(self.folder / _LOCK, LOCK_SECONDS):
                 yield
+
+
+@contextmanager
+def file_lock(path: Path, seconds: float) -> Iterator[None]:
+    """Holds a lock between processes. OSError if another holds it for longer than `seconds`."""
+    with path.open("a") as file:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OSError(f"{file.name} is held by another process") from None
+                time.sleep(LOCK_PAUSE_SECONDS)
+        yield

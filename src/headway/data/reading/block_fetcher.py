@@ -17,7 +17,7 @@ import numpy as np
 from headway.clock import Clock
 from headway.data.reading.block_cache import DIGEST_BYTES, BlockCache
 from headway.data.reading.fetcher import Fetcher
-from headway.data.reading.token_stream import max_open_maps
+from headway.data.reading.mapped_stream import max_open_maps
 
 MEMORY_BYTES = 2**29
 """Memory for rows, and for blocks that the disk cannot hold: more than a mixing window takes."""

@@ -22,16 +22,14 @@ import numpy as np
 from headway.clock import Clock
 from headway.data.reading.block_fetcher import Block, BlockContent, BlockFetcher, Need
 from headway.data.reading.look_ahead import REQUEST_BYTES
+from headway.data.reading.pages import Pages, ShardReader
 from headway.data.reading.token_stream import ShardIndex, TokenRange
 from headway.data.retry import READ_SECONDS, with_retries
-from headway.data.set_format import Part, shard_file
-from headway.errors import BadInput
 from headway.state.store import Store
 
 OVERLAP_TOKENS = 1
 GOLDEN = 0.6180339887498949
 """Multiples of it, modulo 1, are evenly spread however many there are: where each rank starts."""
-INTACT = "prepare the set again, or fetch an intact copy"
 
 
 class BlockStream:
@@ -50,6 +48,8 @@ class BlockStream:
         self._index = index
         self._name = name
         self._fetcher = fetcher
+        self._pages = Pages(store, index)
+        self._shards = ShardReader(store, self._pages)
         self._clock = clock
         self._place = rank * GOLDEN % 1.0
         self._rows: dict[int, Block] | None = None
@@ -109,7 +109,7 @@ class BlockStream:
         )
 
     def extend(self, index: ShardIndex) -> None:
-        self._index = index
+        self._index = self._pages.index = index
 
     def close(self) -> None:
         self._fetcher.close()
@@ -122,9 +122,9 @@ class BlockStream:
 
     def download(self, block: Block) -> bytes:
         ranges = list(self._index.ranges(*block.range))
-        content = b"".join(self._read_part(*part, "tokens") for part in ranges)
+        content = b"".join(self._shards.read(*part, "tokens") for part in ranges)
         if self._has_mask(block):
-            content += b"".join(self._read_part(*part, "mask") for part in ranges)
+            content += b"".join(self._shards.read(*part, "mask") for part in ranges)
         return content
 
     def parts(self, block: Block, content: np.ndarray) -> BlockContent:
@@ -157,7 +157,7 @@ class BlockStream:
         if not self._index.has_mask:
             return False
         ranges = self._index.ranges(*block.range)
-        return any(self._index.shards[part.shard].has_mask for part in ranges)
+        return any(self._index.table.has_mask[part.shard] for part in ranges)
 
     # --- fetching
 
@@ -181,21 +181,3 @@ class BlockStream:
         row = list(blocks)
         first = int(len(row) * self._place)
         return row[first:] + row[:first]
-
-    def _read_part(self, shard: int, begin: int, end: int, part: Part) -> bytes:
-        if part == "mask" and not self._index.shards[shard].has_mask:
-            return b"\x01" * (end - begin)
-        item_bytes = self._index.token_bytes if part == "tokens" else 1
-        name = shard_file(self._index.shards[shard].name, part)
-        begin, end = begin * item_bytes, end * item_bytes
-        try:
-            content = self._store.read_range(name, begin, end - begin, often=True)
-        except FileNotFoundError:
-            raise BadInput(f"{self._store.location(name)} is missing", INTACT) from None
-        if len(content) != end - begin:
-            raise BadInput(
-                f"{self._store.location(name)} ends before byte {end}: it is shorter than the "
-                "manifest says",
-                INTACT,
-            )
-        return content

@@ -19,6 +19,16 @@ def require_fit(samples: SampleSet, objective: str | None, sequence_length: int)
         )
 
 
+def require_same_tokenizer(train: SampleSet, other: SampleSet) -> None:
+    """Refuses a held-out set whose ids mean other tokens than those of the training set."""
+    if other.tokenizer_digest != train.tokenizer_digest:
+        raise BadInput(
+            f"{other.location} was prepared with another tokenizer than {train.location}",
+            "prepare it again with the tokenizer of the training set: headway data prepare SOURCE "
+            f"--tokenizer {train.tokenizer_folder} --into FOLDER",
+        )
+
+
 def require_layout(samples: SampleSet, objective: str | None, sequence_length: int) -> None:
     """The same, as far as it is known before there are any samples."""
     if objective == "masked" and samples.layout != "windows":

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 
 import headway
 from headway.data.order import Order
@@ -24,7 +25,8 @@ from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.reading.tokenizer_folder import local_tokenizer
 from headway.data.retry import READ_SECONDS, with_retries
-from headway.data.set_format import MANIFEST, Layout, SetManifest, Shard, token_dtype
+from headway.data.set_format import MANIFEST, Layout, SetManifest, token_dtype
+from headway.data.shard_table import Shard, ShardTable
 from headway.errors import RunFailed
 from headway.state.set_files import FAILED
 from headway.state.store import Store
@@ -56,7 +58,8 @@ class GrowingSet:
         self._reading = reading
         self._store = store
         self._lock = threading.Lock()
-        self._shards: list[Shard] = []
+        self._table = ShardTable.of(())
+        self._found: list[Shard] = []  # that are not in the table yet
         self._next = (0, 0)  # unit and index of the next shard
         self._num_units = len(source_units(recipe))
         self._known: TokenSet | None = None
@@ -87,7 +90,7 @@ class GrowingSet:
     @property
     def num_tokens(self) -> int:
         """Tokens prepared so far."""
-        return sum(shard.num_tokens for shard in self._shards)
+        return self._table.num_tokens
 
     @property
     def section_tokens(self) -> int:
@@ -171,32 +174,36 @@ class GrowingSet:
     def _look_again(self) -> None:
         if self._store.size(MANIFEST) is not None:
             finished = TokenSet.open(self._store, self._reading)
-            self._extend(finished.manifest)
+            self._extend(finished.manifest, finished.table)
             self._is_finished = True
             return
-        found = len(self._shards)
         while (record := self._record()) is not None:
             if record.shard is not None:
-                self._shards.append(record.shard)
+                self._found.append(record.shard)
             unit, index = self._next
             self._next = (unit + 1, 0) if record.is_last else (unit, index + 1)
-        if len(self._shards) > found:
-            self._extend(self._manifest())
+        if self._found:
+            self._table = self._table.followed_by(ShardTable.of(self._found))
+            self._found = []
+            self._extend(self._manifest(), self._table)
 
-    def _extend(self, manifest: SetManifest) -> None:
+    def _extend(self, manifest: SetManifest, table: ShardTable) -> None:
         """One set for all shards that come: each has threads, a lease in the cache and mapped
         blocks."""
         if self._known is None:
-            self._known = TokenSet(self._store, manifest, self._reading)
+            self._known = TokenSet(self._store, manifest, table, self._reading)
         else:
-            self._known.extend(manifest)
+            self._known.extend(manifest, table)
 
     def _record(self) -> ShardRecord | None:
         try:
             content = self._store.read(record_file(*self._next))
         except FileNotFoundError:
             return None
-        return ShardRecord.model_validate_json(content)
+        try:
+            return ShardRecord.model_validate_json(content)
+        except ValidationError:
+            return None  # from another version: that shard is being rebuilt
 
     @property
     def known(self) -> TokenSet:
@@ -212,8 +219,8 @@ class GrowingSet:
             window_tokens=settings.window_tokens,
             vocab_size=tokens.vocab_size,
             token_dtype=token_dtype(tokens.vocab_size),
-            num_tokens=sum(shard.num_tokens for shard in self._shards),
-            num_documents=sum(shard.num_documents for shard in self._shards),
+            num_tokens=self._table.num_tokens,
+            num_documents=self._table.num_documents,
             num_bytes=0,
             block_tokens=settings.block_tokens,
             window_blocks=settings.window_blocks,
@@ -221,7 +228,8 @@ class GrowingSet:
             special_ids=tokens.special_ids,
             tokenizer_digest=tokens.digest,
             recipe_digest=self._recipe.digest,
-            shards=tuple(self._shards),
+            num_shards=len(self._table),
+            shard_table_digest=self._table.digest,
             created_by=f"headway {headway.__version__}",
         )
 

@@ -13,6 +13,7 @@ from headway.data.prepare.manifest import is_finished, recipe_records
 from headway.data.prepare.recipe import Recipe, read_recipe, source_units
 from headway.data.reading.token_set import TokenRows, TokenSet
 from headway.data.set_format import SetManifest
+from headway.data.shard_table import ShardTable
 from headway.errors import BadInput
 from headway.state.set_files import FAILED
 from headway.state.store import Store
@@ -28,9 +29,9 @@ def default_length(window_tokens: int | None) -> int:
     return window_tokens or LENGTH
 
 
-def set_bytes(manifest: SetManifest) -> int:
+def set_bytes(manifest: SetManifest, table: ShardTable) -> int:
     """Size of all files of the shards."""
-    return sum(sum(shard.sizes(manifest.token_bytes).values()) for shard in manifest.shards)
+    return sum(sum(shard.sizes(manifest.token_bytes).values()) for shard in table)
 
 
 @dataclass(frozen=True)
@@ -122,26 +123,23 @@ def sample_documents(
     for number in chosen.tolist():
         shard, begin, end = _document_range(tokens, number)
         rows = _token_range(tokens, begin, min(end, begin + most_tokens))
-        yield SampledDocument(number, tokens.manifest.shards[shard].name, end - begin, rows)
+        yield SampledDocument(number, tokens.table.name(shard), end - begin, rows)
 
 
 def _document_range(tokens: TokenSet, number: int) -> tuple[int, int, int]:
     """(shard, begin, end) of a document, as tokens of the set. It ends where the next one starts,
     which may be in another shard."""
-    shards = tokens.manifest.shards
-    firsts = np.cumsum([0, *(shard.num_tokens for shard in shards)]).tolist()
-    before = np.cumsum([0, *(shard.num_documents for shard in shards)])
-    # Of shards that start at the same document number, only the last has any documents.
-    shard = int(np.searchsorted(before, number, side="right")) - 1
-    inside = number - int(before[shard])
-    starts = tokens.document_starts(shard) + firsts[shard]
-    begin = int(starts[inside])
-    if inside + 1 < len(starts):
-        return shard, begin, int(starts[inside + 1])
-    for other in range(shard + 1, len(shards)):
-        if shards[other].num_documents:
-            return shard, begin, int(tokens.document_starts(other)[0]) + firsts[other]
-    return shard, begin, tokens.manifest.num_tokens
+    table = tokens.table
+
+    def position(document: int) -> tuple[int, int]:
+        """Its shard, which is the first that ends beyond it, and its first token."""
+        shard = int(np.searchsorted(table.document_ends, document, side="right"))
+        inside = document - table.first_document(shard)
+        return shard, table.first_token(shard) + int(tokens.document_starts(shard)[inside])
+
+    shard, begin = position(number)
+    is_last = number + 1 == table.num_documents
+    return shard, begin, table.num_tokens if is_last else position(number + 1)[1]
 
 
 def _token_range(tokens: TokenSet, begin: int, end: int) -> TokenRows:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-AHEAD_STEPS = 32
+AHEAD_STEPS = 24
 """Steps whose rows are announced, at most: seconds of training where steps are short, and little
 to fetch in vain when the shares change."""
 AHEAD_ROWS = 1024

@@ -161,6 +161,7 @@ class MixtureSet:
         self.window_tokens = sets[0].window_tokens
         self.vocab_size = sets[0].vocab_size
         self.special_ids = sets[0].special_ids
+        self.tokenizer_digest = sets[0].tokenizer_digest
         self.in_sequence = False
         self._steps_ahead = StepsAhead()
         self._fetcher = next((tokens.fetcher for tokens in sets if tokens.fetcher), None)

@@ -48,6 +48,9 @@ class SampleSet(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def tokenizer_digest(self) -> str: ...
+
+    @property
     def special_ids(self) -> SpecialIds: ...
 
     @property

@@ -14,13 +14,17 @@ from headway.clock import Clock, SystemClock
 from headway.data.order import Order, Window
 from headway.data.reading.block_cache import BlockCache, cache_bytes
 from headway.data.reading.block_fetcher import MEMORY_BYTES, BlockFetcher, Need
-from headway.data.reading.block_stream import INTACT, BlockStream
+from headway.data.reading.block_stream import BlockStream
 from headway.data.reading.look_ahead import BatchShare, StepsAhead, rows_cost_less
-from headway.data.reading.token_stream import MappedStream, ShardIndex, TokenRange, TokenStream
+from headway.data.reading.mapped_stream import MappedStream
+from headway.data.reading.pages import INTACT
+from headway.data.reading.table_file import open_table
+from headway.data.reading.token_stream import ShardIndex, TokenRange, TokenStream
 from headway.data.reading.tokenizer_folder import local_tokenizer
-from headway.data.reading.verify import size_problems
+from headway.data.reading.verify import Damage, size_problems
 from headway.data.retry import OPEN_SECONDS, READ_SECONDS, with_retries
 from headway.data.set_format import Layout, SetManifest, SpecialIds, read_manifest, shard_file
+from headway.data.shard_table import ShardTable
 from headway.errors import BadInput
 from headway.state.store import Store
 from headway.state.user_cache import cache_root
@@ -50,8 +54,8 @@ class ReadOptions:
     """Number of processes on this machine that read the same set, and share its blocks."""
     trusted: bool = False
     """Whether the sizes of all files have been checked already, as `headway run` does before it
-    starts workers. Listing 100,000 shards takes a minute, and 5,000 workers would all do it at
-    once; a missing or short file is noticed when it is read."""
+    starts workers. In a store, listing 100,000 shards takes a minute, and 5,000 workers would all
+    do it at once; a missing or short file is noticed when it is read."""
     warn: Callable[[str], None] = _log
     """Called once if blocks cannot be stored on disk; from any thread."""
     clock: Clock = field(default_factory=SystemClock)
@@ -70,10 +74,15 @@ class TokenSet:
     """A prepared set, open for reading; thread-safe."""
 
     def __init__(
-        self, store: Store, manifest: SetManifest, reading: ReadOptions | None = None
+        self,
+        store: Store,
+        manifest: SetManifest,
+        table: ShardTable,
+        reading: ReadOptions | None = None,
     ) -> None:
         self.location = store.root
         self.manifest = manifest
+        self.table = table
         self.digest = manifest.digest
         self.layout: Layout = manifest.layout
         self.window_tokens = manifest.window_tokens
@@ -83,7 +92,7 @@ class TokenSet:
         self.in_sequence = manifest.in_sequence
         self._reading = reading or ReadOptions()
         self.store = store
-        self._index = ShardIndex(manifest)
+        self._index = ShardIndex(manifest, table)
         self.fetcher: BlockFetcher | None = None
         self._far: BlockStream | None = None
         if not store.is_local:
@@ -107,16 +116,20 @@ class TokenSet:
         content. Nothing is cached or started until something is read."""
         reading = reading or ReadOptions()
 
-        def look() -> tuple[SetManifest, list[str]]:
-            manifest = read_manifest(store)
-            trusted = reading.trusted and not store.is_local
-            sizes = [] if trusted else size_problems(store, manifest)
-            return manifest, [*manifest.problems(), *(damage.message for damage in sizes)]
+        def sizes() -> list[Damage]:
+            return [] if reading.trusted else size_problems(store, manifest, table)
 
-        manifest, problems = with_retries(store, "", look, reading.clock, OPEN_SECONDS)
+        manifest = with_retries(
+            store, "", lambda: read_manifest(store), reading.clock, OPEN_SECONDS
+        )
+        table = open_table(store, manifest, reading.cache, reading.clock)
+        problems = manifest.problems(table)
+        problems += [
+            damage.message for damage in with_retries(store, "", sizes, reading.clock, OPEN_SECONDS)
+        ]
         if problems:
             raise BadInput(problems[0], INTACT)
-        return cls(store, manifest, reading)
+        return cls(store, manifest, table, reading)
 
     @cached_property
     def tokenizer_folder(self) -> Path:
@@ -230,12 +243,13 @@ class TokenSet:
             )
         ]
 
-    def extend(self, manifest: SetManifest) -> None:
+    def extend(self, manifest: SetManifest, table: ShardTable) -> None:
         """Adds the shards that were prepared since: reading continues with the same threads and the
-        same blocks. `manifest` has the same shards at its beginning."""
-        if manifest.shards[: len(self.manifest.shards)] != self.manifest.shards:
+        same blocks. `table` has the same shards at its beginning."""
+        if not table.starts_with(self.table):
             raise BadInput(f"{self.location} has changed while it was read", CHANGED)
-        self._index = ShardIndex(manifest)
+        self.table = table
+        self._index = ShardIndex(manifest, table)
         self._stream.extend(self._index)
         # Last: other threads read the samples that it counts.
         self.manifest = manifest
@@ -243,7 +257,7 @@ class TokenSet:
 
     def document_starts(self, number: int) -> np.ndarray:
         """int64, ascending: where documents start in a shard, counted from its first token."""
-        name = shard_file(self.manifest.shards[number].name, "documents")
+        name = shard_file(self.table.name(number), "documents")
         content = with_retries(
             self.store,
             name,

@@ -20,24 +20,32 @@ MAIN_FILE = "tokenizer.json"
 
 
 def local_tokenizer(store: Store, digest: str, cache: Path, clock: Clock) -> Path:
-    """The folder itself, or a copy in `cache` that is made once for each set in a store."""
+    """The folder itself, or a copy in `cache` that is made once for each set in a store. Refuses
+    another tokenizer than the set's."""
     if store.is_local:
-        return store.path(TOKENIZER)
+        folder = store.path(TOKENIZER)
+        if _digest(folder) != digest:
+            raise _not_its_own(store)
+        return folder
     where = xxhash.xxh3_64_hexdigest(store.root.encode())
     folder = cache / "tokenizers" / f"{digest}-{where[:12]}"
     if _digest(folder) == digest:
         return folder
     files = with_retries(store, TOKENIZER, lambda: _files(store), clock, OPEN_SECONDS)
     if xxhash.xxh3_128_hexdigest(files.get(MAIN_FILE, b"")) != digest:
-        raise BadInput(
-            f"{store.location(TOKENIZER)}/{MAIN_FILE} is missing or is not the set's own",
-            "fetch an intact copy of the set",
-        )
+        raise _not_its_own(store)
     try:
         return _placed(files, folder, digest)
     except OSError:
         # The cache is not writable: use a folder for this process only.
         return _written(files, Path(tempfile.mkdtemp(prefix="headway-tokenizer-")))
+
+
+def _not_its_own(store: Store) -> BadInput:
+    return BadInput(
+        f"{store.location(TOKENIZER)}/{MAIN_FILE} is missing or is not the set's own",
+        f"fetch an intact copy of the set; what else is damaged: headway data verify {store.root}",
+    )
 
 
 def _files(store: Store) -> dict[str, bytes]:

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 import xxhash
 
 from headway.clock import Clock, SystemClock
+from headway.data.reading.table_file import open_table
 from headway.data.retry import OPEN_SECONDS, READ_SECONDS, with_retries
 from headway.data.set_format import SHARDS, TOKENIZER, SetManifest, read_manifest, shard_file
+from headway.data.shard_table import ShardTable
+from headway.errors import BadInput
 from headway.state.store import Store
+from headway.state.user_cache import cache_root
 
 CHUNK_BYTES = 2**23
 """Bytes per read: large enough that the latency of a network request does not matter."""
@@ -42,20 +46,26 @@ def verify_set(store: Store, clock: Clock | None = None) -> list[Damage]:
         return read_manifest(store), _sizes(store, SHARDS) | _sizes(store, TOKENIZER)
 
     manifest, sizes = with_retries(store, "", look, clock, OPEN_SECONDS)
-    damages = [Damage(None, problem) for problem in manifest.problems()]
-    damages += _wrong_sizes(store, manifest, sizes)
-    wrong_content = _damaged(store, manifest, sizes, clock)
+    try:
+        table = open_table(store, manifest, cache_root(), clock)
+    except BadInput as error:
+        return [Damage(None, error.message)]
+    damages = [Damage(None, problem) for problem in manifest.problems(table)]
+    damages += _wrong_sizes(store, manifest, table, sizes)
+    wrong_content = _damaged(store, manifest, table, sizes, clock)
     return [*damages, *wrong_content]
 
 
-def size_problems(store: Store, manifest: SetManifest) -> list[Damage]:
+def size_problems(store: Store, manifest: SetManifest, table: ShardTable) -> list[Damage]:
     """Shard files of the wrong size, from one listing: in a store, each query is a request."""
-    return _wrong_sizes(store, manifest, _sizes(store, SHARDS))
+    return _wrong_sizes(store, manifest, table, _sizes(store, SHARDS))
 
 
-def _wrong_sizes(store: Store, manifest: SetManifest, sizes: dict[str, int]) -> list[Damage]:
+def _wrong_sizes(
+    store: Store, manifest: SetManifest, table: ShardTable, sizes: dict[str, int]
+) -> list[Damage]:
     damages = []
-    for shard in manifest.shards:
+    for shard in table:
         for part, size in shard.sizes(manifest.token_bytes).items():
             file = shard_file(shard.name, part)
             found = sizes.get(file)
@@ -68,7 +78,7 @@ def _wrong_sizes(store: Store, manifest: SetManifest, sizes: dict[str, int]) -> 
 
 
 def _damaged(
-    store: Store, manifest: SetManifest, sizes: dict[str, int], clock: Clock
+    store: Store, manifest: SetManifest, table: ShardTable, sizes: dict[str, int], clock: Clock
 ) -> Iterator[Damage]:
     """Files with wrong content. A shard's missing file is already among the wrong sizes."""
 
@@ -80,16 +90,16 @@ def _damaged(
             return f"{where} is damaged: its content does not have the recorded digest"
         return None
 
-    expected = list(_expected(manifest))
+    expected = list(_expected(manifest, table))
     with ThreadPoolExecutor(1 if store.is_local else NUM_REQUESTS) as pool:
         for file, words in zip(expected, pool.map(problem, expected), strict=True):
             if words is not None:
                 yield Damage(file.shard, words)
 
 
-def _expected(manifest: SetManifest) -> Iterator[_Expected]:
+def _expected(manifest: SetManifest, table: ShardTable) -> Iterator[_Expected]:
     yield _Expected(None, f"{TOKENIZER}/tokenizer.json", manifest.tokenizer_digest)
-    for shard in manifest.shards:
+    for shard in table:
         for part in shard.sizes(manifest.token_bytes):
             digest = shard.digests.get(part, "")
             yield _Expected(shard.name, shard_file(shard.name, part), digest)

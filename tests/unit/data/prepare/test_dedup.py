@@ -150,7 +150,7 @@ def test_the_first_copy_stays_in_the_order_of_the_sources(
     made = run(job)
     assert made.statistics.num_duplicates == 3 * 63 - 3 - len(told)
     assert made.statistics.num_blank == 3, "white space is blank, not a duplicate"
-    assert len(made.shards) > 6
+    assert made.num_shards > 6
     assert DATABASE not in files_of(Path(job.into)), "a finished set needs it no more"
 
 

@@ -24,6 +24,7 @@ from headway.data.prepare.recipe import Recipe, RecipeSettings
 from headway.data.prepare.set_tokenizer import load_set_tokenizer
 from headway.errors import BadInput
 from support.prepared import documents_of, job_for, mask_of, run, write_lines
+from support.token_sets import table_of
 
 Encode = Callable[..., EncodedChunk]
 
@@ -389,7 +390,7 @@ def test_ids_are_taken_over_exactly(folder: Path, tokenizer: Path, suffix: str) 
     made = run(job_for([path.name], folder / "set", tokenizer, **settings))
     assert documents_of(folder / "set") == ids
     assert mask_of(folder / "set") == list(chain(*masks))
-    assert made.shards[0].has_mask == ("mask" in settings)
+    assert table_of(folder / "set").has_mask[0] == ("mask" in settings)
     assert made.statistics.num_masked == sum(row.count(0) for row in masks)
     assert sum(made.statistics.lengths) == len(ids)
 

@@ -38,7 +38,7 @@ def whole(tokenizer: Path) -> Iterator[PrepareJob]:
         write_lines(folder / "a.jsonl", lines)
         job = job_for(["a.jsonl"], folder / "set", tokenizer, unit_bytes=3_000)
         made = run(job)
-        assert len(made.shards) >= NUM_UNITS
+        assert made.num_shards >= NUM_UNITS
         yield job
 
 

@@ -39,7 +39,7 @@ from support.prepared import (
     tokens_of,
     write_lines,
 )
-from support.token_sets import write_set
+from support.token_sets import table_of, write_set
 
 STORIES = list(stories(30_000, 1))
 
@@ -69,7 +69,7 @@ def test_a_stream_holds_every_document_and_the_end_of_each(
     assert made.num_documents == len(told)
     assert made.num_tokens == sum(map(len, documents_of(folder / "set")))
     assert made.num_bytes == sum(len(story.encode()) for story in told)
-    assert (len(made.shards) > 1) == (unit_bytes < 10_000)
+    assert (made.num_shards > 1) == (unit_bytes < 10_000)
     assert verify_set(Store(folder / "set")) == []
     assert not (folder / "set" / "problems.jsonl").exists()
 
@@ -78,7 +78,7 @@ def test_documents_are_whole_where_chunks_meet(folder: Path, tokenizer: Path) ->
     told = [f"{number} {story}" for number, story in enumerate(stories(CHUNK_BYTES + 9_999, 1))]
     (folder / "text.txt").write_text("\n\n".join(told))
     made = run(job_for(["text.txt"], folder / "set", tokenizer))
-    assert len(made.shards) == 1
+    assert made.num_shards == 1
     record = json.loads((folder / "set" / "shards" / "00000.json").read_text())
     assert record["end_chunk"] > 1
     assert texts_of(folder / "set") == told
@@ -171,7 +171,7 @@ def test_a_long_document_continues_in_the_next_shard(folder: Path, word_tokenize
     packed = gzip.compress(f"zero\n\n{line}\n\none".encode(), 1)
     (folder / "text.txt.gz").write_bytes(packed)
     made = run(job_for(["text.txt.gz"], folder / "set", word_tokenizer, unit_bytes=2**20))
-    assert len(made.shards) > 1
+    assert made.num_shards > 1
     assert documents_of(folder / "set") == [[2, 1], [*ids, 1], [3, 1]]
     assert sum(made.statistics.lengths) == made.num_documents == 3
 
@@ -327,7 +327,7 @@ def packed(tokenizer: Path) -> Iterator[PrepareJob]:
 
 
 def test_a_compressed_file_makes_several_shards(packed: PrepareJob) -> None:
-    names = [shard.name for shard in read_manifest(Store(packed.into)).shards]
+    names = [shard.name for shard in table_of(Path(packed.into))]
     assert names == ["00000", "00001", "00001-1", "00001-2"]
     told = [f"{name} {one}" for name in ("a", "b") for one in STORIES]
     assert texts_of(Path(packed.into)) == [*told, *stories(2_200_000, seed=2)]
@@ -344,7 +344,7 @@ def test_what_is_finished_is_kept_and_the_rest_is_the_same(
 ) -> None:
     """Stopped before any record, inside a unit of several shards, and before the last one."""
     whole = files_of(Path(packed.into))
-    names = [shard.name for shard in read_manifest(Store(packed.into)).shards]
+    names = [shard.name for shard in table_of(Path(packed.into))]
     lost = {f"shards/{name}.json" for name in names[first_lost:]}
     for name, content in whole.items():
         path = folder / "set" / name

@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -28,10 +30,10 @@ from headway.data.prepare.shard_writer import (
     ShardRecord,
     ShardWriter,
     read_records,
-    shard_name,
 )
 from headway.data.prepare.windows import PackedTokens
 from headway.data.set_format import SpecialIds, file_digest, read_manifest, shard_file
+from headway.data.shard_table import shard_name
 from headway.data.statistics import Statistics
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import save_tokenizer
@@ -45,6 +47,7 @@ from support.prepared import (
     run,
     write_lines,
 )
+from support.token_sets import table_of
 
 UNKNOWN = 7
 STORIES = list(stories(20_000, 1))
@@ -166,6 +169,24 @@ def test_a_mask_that_comes_late_counts_everything_before_it(folder: Path) -> Non
     assert mask == b"\x01" * many + b"\x00\x01" + b"\x01" * 3
 
 
+def test_every_page_of_tokens_and_of_the_mask_has_a_digest(folder: Path) -> None:
+    tokens, mask = np.arange(5001, dtype=np.uint16), np.arange(5001) % 2 == 0
+    files = ShardFiles(Store(folder), "00000", "uint16")
+    for begin, end in pairwise([0, 0, 1, 2047, 2049, 4096, 5001]):
+        none = np.empty(0, dtype=np.int64)
+        piece = PackedTokens(tokens[begin:end], mask[begin:end].astype(np.uint8), none)
+        files.write(piece)
+    shard = files.close()
+    assert shard is not None
+    expected = [
+        xxhash.xxh3_64_intdigest(content[begin : begin + 2048].tobytes()) % 2**32
+        for content in (tokens, mask)
+        for begin in (0, 2048, 4096)
+    ]
+    assert np.fromfile(folder / "shards" / "00000.pages", "<u4").tolist() == expected
+    assert shard.sizes(2)["pages"] == 4 * 6
+
+
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
 def test_the_largest_id_of_a_vocabulary_fits(folder: Path, vocab_size: int, dtype: str) -> None:
     words = {"<eos>": 0, **{f"w{number}": number for number in range(1, vocab_size)}}
@@ -205,7 +226,7 @@ def test_the_record_comes_after_all_that_it_vouches_for(folder: Path) -> None:
         assert store.finished == []
         shard.close(is_last=False)
     assert store.finished[-1] == "shards/00000-2.json"
-    kinds = ("tokens", "documents", "mask")
+    kinds = ("tokens", "documents", "mask", "pages")
     assert sorted(store.finished[:-1]) == sorted(f"shards/00000-2.{kind}" for kind in kinds)
 
 
@@ -249,7 +270,8 @@ def test_a_unit_without_tokens_is_finished_without_files(folder: Path, tokenizer
     write_lines(folder / "b.jsonl", [{"text": "told"}])
     job = job_for(["a.jsonl", "b.jsonl"], folder / "set", tokenizer, unit_bytes=500)
     made = run(replace(job, allow_unreadable=True))
-    assert [shard.name for shard in made.shards] == ["00001"]
+    assert table_of(folder / "set").name(0) == "00001"
+    assert made.num_shards == 1
     assert [path for path in files_of(folder / "set") if "00000" in path] == ["shards/00000.json"]
     record = read_records(Store(folder / "set"))[0, 0]
     assert (record.shard, record.is_last, record.statistics.num_blank) == (None, True, 50)
@@ -287,9 +309,19 @@ def changed(content: bytes, **fields: Any) -> bytes:
         lambda content: b"[]",
         lambda content: changed(content, of_a_later_version=1),
         lambda content: changed(content, recipe_digest="another"),
+        lambda content: content.replace(b'"format_version":3,', b""),
         None,
     ],
-    ids=["half", "empty", "not text", "no record", "later version", "another recipe", "missing"],
+    ids=[
+        "half",
+        "empty",
+        "not text",
+        "no record",
+        "later version",
+        "another recipe",
+        "version 2",
+        "missing",
+    ],
 )
 def test_a_shard_without_a_valid_record_is_rebuilt(
     whole: PrepareJob, folder: Path, damage: Callable[[bytes], bytes] | None
@@ -307,7 +339,7 @@ def test_a_shard_without_a_valid_record_is_rebuilt(
     run(replace(whole, into=str(into)))
     assert files_of(into) == files_of(Path(whole.into))
     assert {path: path.stat().st_mtime_ns for path in kept} == before
-    assert len(read_manifest(Store(into)).shards) > 2
+    assert read_manifest(Store(into)).num_shards > 2
 
 
 def test_what_a_kill_in_the_middle_of_a_record_left_does_not_stay(

@@ -14,10 +14,11 @@ from tokenizers import Tokenizer
 from headway.data.prepare.recipe import TokenizerFacts
 from headway.data.prepare.windows import WindowPacker
 from headway.data.reading.verify import verify_set
-from headway.data.set_format import SpecialIds, read_manifest
+from headway.data.set_format import SpecialIds
 from headway.data.tiny_stories import stories
 from headway.state.store import Store
 from support.prepared import encoded, job_for, run, tokens_of, write_lines
+from support.token_sets import table_of
 
 CLS, SEP = 2, 3
 TOKENS = TokenizerFacts(
@@ -92,9 +93,7 @@ def test_windows_decode_to_the_very_text(
     tokenizer.encode_special_tokens = True
     left = list(told)
     left_out = 0
-    for shard, tokens in zip(
-        read_manifest(Store(folder / "set")).shards, tokens_of(folder / "set"), strict=True
-    ):
+    for shard, tokens in zip(table_of(folder / "set"), tokens_of(folder / "set"), strict=True):
         rows = tokens.reshape(-1, 32)
         assert (rows[:, 0] == CLS).all()
         assert (rows[:, -1] == SEP).all()
@@ -114,7 +113,7 @@ def test_windows_decode_to_the_very_text(
                 assert ids == whole[: len(ids)]
                 left_out += len(whole) - len(ids)
             left.pop(0)
-    assert (len(made.shards) > 1) == (unit_bytes < 10_000)
+    assert (made.num_shards > 1) == (unit_bytes < 10_000)
     assert made.num_documents == len(told) - len(left)
-    assert left_out <= made.num_tokens_left_out < 30 * len(made.shards)
+    assert left_out <= made.num_tokens_left_out < 30 * made.num_shards
     assert sum(made.statistics.lengths) == len(told), "also those at the end that fill no window"

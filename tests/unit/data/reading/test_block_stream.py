@@ -28,7 +28,7 @@ from headway.state.store import Store
 from support.clock import Patient
 from support.fake_s3 import FakeS3, fake_s3
 from support.full_disk import full_disk
-from support.token_sets import copy_to, write_set
+from support.token_sets import as_version_2, copy_to, write_set
 from support.waiting import wait_for
 
 LENGTH = 50
@@ -59,7 +59,8 @@ class Requests:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Blocks of 1,000 tokens in shards that no block divides, mixed over four at a time."""
+    """Blocks of 1,000 tokens in shards that no block divides, mixed over four at a time. Of version
+    2, which has no pages: what is asked for is blocks alone. `test_pages.py` has the others."""
     place = tmp_path_factory.mktemp("set")
     write_set(
         place,
@@ -69,6 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         block_tokens=BLOCK_TOKENS,
         window_blocks=4,
     )
+    as_version_2(place)
     return place
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.data.reading.compatibility import require_fit
+from headway.data.reading.compatibility import require_fit, require_same_tokenizer
 from headway.data.reading.sample_set import SampleSet, open_set
 from headway.data.set_format import SpecialIds
 from headway.errors import BadInput
@@ -33,6 +33,17 @@ def test_a_stream_is_not_for_masked_models(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the objective masked needs windows") as caught:
         require_fit(made(tmp_path, "stream"), "masked", 8)
     assert "--windows 8" in str(caught.value)
+
+
+def test_a_held_out_set_of_another_tokenizer(tmp_path: Path) -> None:
+    train, other = made(tmp_path / "train", "stream"), made(tmp_path / "other", "stream")
+    require_same_tokenizer(train, other)
+    (tmp_path / "other/manifest.json").write_text(
+        (tmp_path / "other/manifest.json").read_text().replace(train.tokenizer_digest, "0" * 32)
+    )
+    with pytest.raises(BadInput, match="prepared with another tokenizer than") as caught:
+        require_same_tokenizer(train, open_set(Store(tmp_path / "other")))
+    assert f"--tokenizer {train.tokenizer_folder}" in str(caught.value.hint)
 
 
 def test_too_little_text_for_one_sample(tmp_path: Path) -> None:

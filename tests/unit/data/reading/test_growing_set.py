@@ -31,6 +31,7 @@ from headway.state.store import Store
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.prepared import folder_in_memory, job_for, run, run_part, write_lines
+from support.token_sets import table_of, write_table
 
 SEED = 3
 SECTION = 4 * 64
@@ -395,8 +396,9 @@ def test_a_set_that_was_replaced_while_it_was_read_is_refused(whole: Path, folde
     growing = opened(folder / "set")
     assert growing.num_samples(16) > 0
     finish_set(whole, folder / "set")
-    manifest = read_manifest(Store(whole))
-    other = manifest.model_copy(update={"shards": manifest.shards[::-1]})
-    (folder / "set" / "manifest.json").write_text(other.model_dump_json(exclude_none=True))
+    other = [*table_of(whole)][::-1]
+    digest = write_table(folder / "set", other)
+    manifest = read_manifest(Store(whole)).model_copy(update={"shard_table_digest": digest})
+    (folder / "set" / "manifest.json").write_text(manifest.model_dump_json(exclude_none=True))
     with pytest.raises(BadInput, match="has changed while it was read"):
         growing.num_samples(16)

@@ -24,6 +24,7 @@ from support.virtual_set import (
     expected_rows,
     virtual_manifest,
     virtual_set,
+    virtual_table,
 )
 from support.waiting import wait_for
 
@@ -60,7 +61,8 @@ def test_a_worker_fetches_little_more_than_its_rows(
         read_steps(tokens, range(STEPS), share)
         needed = STEPS * count
         assert store.num_bytes <= 2 * needed * ROW_BYTES
-        assert store.num_requests <= 2 * needed
+        # One for a row, one for the digests of most of them, and both for the rows ahead.
+        assert store.num_requests <= 2.2 * needed
     assert list(tmp_path.iterdir()) == [], "rows are kept in memory"
 
 
@@ -166,6 +168,7 @@ def mixture_of(num: int, reading: ReadOptions, **how: Any) -> tuple[MixtureSet, 
         TokenSet(
             store,
             virtual_manifest(2, **how).model_copy(update={"tokenizer_digest": store.root}),
+            virtual_table(2),
             reading,
         )
         for store in stores
@@ -204,7 +207,8 @@ def test_members_of_a_mixture_share_threads_and_one_part_of_the_cache(tmp_path: 
     assert len(list((tmp_path / "blocks" / "readers").iterdir())) == 1
     assert not said, "no block had to be kept in memory"
     requests = sum(store.num_requests for store in stores)
-    assert requests <= 32 * 3 * 4, "each block of the windows so far, and of the next, once"
+    # Each block of the windows so far, and of the next, once, and the digests of its pages.
+    assert requests <= 2 * 32 * 3 * 4
     mixture.close()
     assert fetchers() == before
 

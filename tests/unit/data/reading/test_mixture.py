@@ -37,11 +37,12 @@ from headway.data.reading.mixture_order import (
     member_seed,
 )
 from headway.data.reading.token_set import ReadOptions, TokenSet
-from headway.data.set_format import SetManifest, Shard, SpecialIds, file_digest, token_dtype
+from headway.data.set_format import SetManifest, SpecialIds, file_digest, token_dtype
+from headway.data.shard_table import Part
 from headway.errors import BadInput, HeadwayError, NotFound
 from headway.state.store import Store
 from support.fake_s3 import fake_s3
-from support.token_sets import copy_to
+from support.token_sets import copy_to, write_shard, write_table
 
 small_slots = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
@@ -63,15 +64,13 @@ def write_set(
     (folder / "tokenizer").mkdir()
     (folder / "tokenizer" / "tokenizer.json").write_text(tokenizer)
     dtype = "<u2" if token_dtype(vocab_size) == "uint16" else "<u4"
-    parts = {
+    parts: dict[Part, np.ndarray] = {
         "tokens": np.arange(first, first + num_tokens).astype(dtype),
         "documents": np.zeros(1, dtype="<u8"),
     }
     if mask is not None:
         parts["mask"] = np.array(mask, dtype=np.uint8)
-    for part, content in parts.items():
-        content.tofile(folder / "shards" / f"00000.{part}")
-    digests = {part: file_digest(folder / "shards" / f"00000.{part}") for part in parts}
+    shards = [write_shard(folder, "00000", parts)]
     manifest = SetManifest(
         layout="stream" if window_tokens is None else "windows",
         window_tokens=window_tokens,
@@ -84,17 +83,8 @@ def write_set(
         window_blocks=2,
         special_ids=SpecialIds(end_of_text=0, mask=mask_id, special=(0,)),
         tokenizer_digest=file_digest(folder / "tokenizer" / "tokenizer.json"),
-        shards=(
-            Shard.model_validate(
-                {
-                    "name": "00000",
-                    "num_tokens": num_tokens,
-                    "num_documents": 1,
-                    "has_mask": mask is not None,
-                    "digests": digests,
-                }
-            ),
-        ),
+        num_shards=1,
+        shard_table_digest=write_table(folder, shards),
         created_by="a test",
     )
     (folder / "manifest.json").write_text(manifest.model_dump_json())

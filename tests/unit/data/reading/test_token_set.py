@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 
 from headway.data.reading.block_cache import CACHE_BYTES, cache_bytes
 from headway.data.reading.look_ahead import BatchShare
+from headway.data.reading.mapped_stream import MappedStream, max_open_maps
 from headway.data.reading.sample_set import SampleSet, open_set
 from headway.data.reading.token_set import ReadOptions, TokenSet
-from headway.data.reading.token_stream import MappedStream, ShardIndex, max_open_maps
+from headway.data.reading.token_stream import ShardIndex
 from headway.data.reading.verify import verify_set
-from headway.data.set_format import SetManifest, Shard, SpecialIds
+from headway.data.set_format import SetManifest, SpecialIds
+from headway.data.shard_table import Shard, ShardTable
 from headway.errors import BadInput, NotFound
 from headway.state.store import Store
 from headway.state.user_cache import cache_root
 from support.fake_s3 import FakeS3, fake_s3
 from support.stolen_time import Stopwatch
-from support.token_sets import Document, copy_to, write_set
+from support.token_sets import Document, copy_to, table_of, write_set
 
 TEN_TOKENS: list[Document] = [([1, 2, 3, 4], None), ([5, 6, 7, 8, 9, 10], None)]
 
@@ -106,7 +108,7 @@ def check_rows(opened: TokenSet, documents: list[Document], length: int) -> None
 
 def check_starts(opened: TokenSet, documents: list[Document]) -> None:
     found, first = [], 0
-    for number, shard in enumerate(opened.manifest.shards):
+    for number, shard in enumerate(opened.table):
         inside = opened.document_starts(number)
         assert inside.dtype == np.int64
         assert ((inside >= 0) & (inside < shard.num_tokens)).all()
@@ -166,7 +168,7 @@ def test_training_sees_a_set_by_what_all_kinds_have(tmp_path: Path) -> None:
 
 def test_more_shards_than_may_be_mapped_at_once_can_be_read(tmp_path: Path) -> None:
     manifest = write_set(tmp_path, [(range(50), None)], shard_tokens=3)
-    stream = MappedStream(Store(tmp_path), ShardIndex(manifest), max_maps=2)
+    stream = MappedStream(Store(tmp_path), ShardIndex(manifest, table_of(tmp_path)), max_maps=2)
     rows = np.empty((7, 7), dtype=np.int64)
     stream.read([0, 7, 14, 21, 28, 35, 42], rows, None, 7)
     assert rows.reshape(-1).tolist() == list(range(49))
@@ -184,7 +186,7 @@ def test_mappings_leave_file_descriptors_for_others() -> None:
 
 def test_several_threads_may_read_at_once(tmp_path: Path) -> None:
     manifest = write_set(tmp_path, [(range(97), None)], shard_tokens=2)
-    stream = MappedStream(Store(tmp_path), ShardIndex(manifest), max_maps=2)
+    stream = MappedStream(Store(tmp_path), ShardIndex(manifest, table_of(tmp_path)), max_maps=2)
 
     def read(start: int) -> list[int]:
         rows = np.empty((1, 20), dtype=np.int64)
@@ -222,8 +224,8 @@ def test_a_set_in_a_store_is_opened_with_a_listing_and_not_file_by_file(
         setattr(s3, name, count)
     opened = TokenSet.open(Store(location), ReadOptions(cache=tmp_path / "cache"))
     assert asked.count("find") == 1
-    assert asked.count("cat_file") == 1, "the manifest"
-    assert not (tmp_path / "cache").exists(), "opening writes nothing"
+    assert asked.count("cat_file") == 2, "the manifest and the table of shards"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tables"]
     opened.close()
 
 
@@ -260,16 +262,17 @@ def test_opening_takes_milliseconds_for_each_hundred_shards(tmp_path: Path) -> N
     """Simulated: a listing in memory, and a manifest as large as that of 10^12 tokens."""
     num_shards = 20_000
     digest = xxhash.xxh3_128_hexdigest(b"")
-    shards = tuple(
+    shards = [
         Shard(
             name=f"{number:05d}",
             num_tokens=2**26,
             num_documents=1,
             has_mask=False,
-            digests={"tokens": digest, "documents": digest},
+            digests={"tokens": digest, "documents": digest, "pages": digest},
         )
         for number in range(num_shards)
-    )
+    ]
+    table = ShardTable.of(shards)
     manifest = SetManifest(
         layout="stream",
         vocab_size=2**16,
@@ -279,7 +282,8 @@ def test_opening_takes_milliseconds_for_each_hundred_shards(tmp_path: Path) -> N
         num_bytes=1,
         special_ids=SpecialIds(),
         tokenizer_digest=digest,
-        shards=shards,
+        num_shards=num_shards,
+        shard_table_digest=table.digest,
         created_by="a test",
     )
     listing = {
@@ -289,6 +293,7 @@ def test_opening_takes_milliseconds_for_each_hundred_shards(tmp_path: Path) -> N
     }
     with fake_s3() as s3:
         Store("s3://bucket/set").write("manifest.json", manifest.model_dump_json().encode())
+        Store("s3://bucket/set").write("shards.table", table.to_bytes())
         s3.find = lambda *_, **__: listing  # type: ignore[method-assign, assignment]
         watch = Stopwatch()
         opened = TokenSet.open(Store("s3://bucket/set"), ReadOptions(cache=tmp_path))
