@@ -18,12 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from headway.clock import SystemClock
 from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.token_set import ReadOptions, TokenSet
 from headway.data.set_format import MANIFEST, shard_file
+from headway.data.shard_table import PAGE_TOKENS, page_digests
 from headway.plan.batch_division import share_of
 from headway.state.store import Store
 from headway.train.feed import Feed

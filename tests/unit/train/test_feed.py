@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headway.clock import SystemClock
 from headway.data.reading.growing_set import GrowingSet
+from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.set_format import SpecialIds
 from headway.data.tiny_stories import stories
@@ -73,7 +74,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def feed_of(
-    samples: TokenSet, masking: float | None = None, clock: Any = None, seed: int = 5
+    samples: TokenSet,
+    masking: float | None = None,
+    clock: Any = None,
+    seed: int = 5,
+    local_workers: int = 1,
 ) -> Feed:
     return Feed(
         samples,
@@ -85,6 +90,7 @@ def feed_of(
         objective="masked" if masking else "causal",
         masking=masking,
         clock=clock or SystemClock(),
+        local_workers=local_workers,
     )
 
 
@@ -189,6 +195,34 @@ def test_another_share_is_read_when_it_is_asked_for(samples: Watched) -> None:
     assert same(first, next(fresh.step(1, half)))
     feed.close()
     fresh.close()
+
+
+class Announced(Watched):
+    """Notes what is announced."""
+
+    announced: list[tuple[int, BatchShare]]
+
+    def prefetch(
+        self, seed: int, sequence_length: int, step: int, share: BatchShare, end: int | None = None
+    ) -> None:
+        self.announced.append((step, share))
+
+
+def test_a_worker_announces_its_own_rows_also_after_the_shares_have_changed(folder: Path) -> None:
+    samples = Announced.open(Store(folder / "stream"))
+    assert isinstance(samples, Announced)
+    samples.reads, samples.announced, samples.trouble = [], [], None
+    samples.gate = threading.Event()
+    samples.gate.set()
+    feed = feed_of(samples, local_workers=2)
+    feed.num_workers = 4
+    list(feed.step(0, divide(4, 4)[3]))
+    wait_for("the next step", lambda: len(samples.reads) == 2)
+    feed.num_workers = 1  # the others were lost
+    list(feed.step(1, WHOLE))
+    assert samples.announced[:2] == [(step, BatchShare(BATCH, 6, 1, 0.5)) for step in (0, 1)]
+    assert samples.announced[2] == (1, BatchShare(BATCH, 0, BATCH, 1.0))
+    feed.close()
 
 
 def test_only_waiting_counts_as_waiting(samples: Watched) -> None:

@@ -39,8 +39,8 @@ class Block(NamedTuple):
     """Name of the block in the cache on disk; None for rows, which are kept in memory only."""
 
     @property
-    def range(self) -> tuple[int, int]:
-        return self.begin, self.begin + self.num_tokens
+    def end(self) -> int:
+        return self.begin + self.num_tokens
 
 
 class BlockContent(NamedTuple):

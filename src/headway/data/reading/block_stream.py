@@ -15,7 +15,7 @@ fetched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -64,9 +64,7 @@ class BlockStream:
     ) -> None:
         width, rows = tokens.shape[1], self._rows
         if rows is None:
-            self._fetch_all(
-                block for start in starts for block in self._blocks((start, start + width), stride)
-            )
+            self._fetch_all(self._blocks([(start, start + width) for start in starts], stride))
         else:
             rows = {start: self._row(rows, start, width) for start in starts}
             self._fetch_all(rows.values())
@@ -76,10 +74,10 @@ class BlockStream:
             filled = 0
             while filled < width:
                 at = starts[row] + filled
-                block = self._block(stride, at // stride) if rows is None else rows[starts[row]]
-                if held is None or held[0] != block:
+                if held is None or not held[0].begin <= at < held[0].end:
+                    block = self._block(stride, at // stride) if rows is None else rows[starts[row]]
                     held = (block, self._content(block))
-                offset = at - block.begin
+                offset = at - held[0].begin
                 piece = held[1].tokens[offset : offset + width - filled]
                 here = slice(filled, filled + len(piece))
                 tokens[row, here] = piece
@@ -104,9 +102,7 @@ class BlockStream:
     def blocks(self, window: Sequence[TokenRange], stride: int) -> list[Block]:
         """The blocks that hold these ranges; from here on whole blocks are read."""
         self._rows = None
-        return self._rotated(
-            dict.fromkeys(block for tokens in window for block in self._blocks(tokens, stride))
-        )
+        return self._rotated(self._blocks(window, stride))
 
     def extend(self, index: ShardIndex) -> None:
         self._index = self._pages.index = index
@@ -121,8 +117,13 @@ class BlockStream:
         return block.num_tokens * token_bytes
 
     def download(self, block: Block) -> bytes:
+<<<<<<< HEAD
         ranges = list(self._index.ranges(*block.range))
         content = b"".join(self._shards.read(*part, "tokens") for part in ranges)
+=======
+        ranges = list(self._index.ranges(block.begin, block.end))
+        content = b"".join(self._read_part(*part, "tokens") for part in ranges)
+>>>>>>> rows
         if self._has_mask(block):
             content += b"".join(self._shards.read(*part, "mask") for part in ranges)
         return content
@@ -133,14 +134,15 @@ class BlockStream:
         tokens = content[:end].view(f"<u{self._index.token_bytes}")
         return BlockContent(tokens, content[end:] if self._has_mask(block) else None)
 
-    def _blocks(self, tokens: TokenRange, stride: int) -> Iterator[Block]:
-        """The blocks that hold the tokens [begin, end). If only the last token is in the next
-        block, that block is not needed: the one before it includes that token."""
-        begin, end = tokens
-        last = max(begin, end - 1 - OVERLAP_TOKENS)
-        return (
-            self._block(stride, number) for number in range(begin // stride, last // stride + 1)
+    def _blocks(self, ranges: Iterable[TokenRange], stride: int) -> list[Block]:
+        """The blocks that hold these ranges. If only the last token of one is in the next block,
+        that block is not needed: the one before it includes that token."""
+        numbers = dict.fromkeys(
+            number
+            for begin, end in ranges
+            for number in range(begin // stride, max(begin, end - 1 - OVERLAP_TOKENS) // stride + 1)
         )
+        return [self._block(stride, number) for number in numbers]
 
     def _block(self, stride: int, number: int) -> Block:
         begin = number * stride
@@ -149,15 +151,20 @@ class BlockStream:
 
     def _row(self, rows: dict[int, Block], start: int, width: int) -> Block:
         found = rows.get(start)
-        if found is None or found.range[1] < start + width:
+        if found is None or found.end < start + width:
             return Block(self, start, width, None)
         return found
 
     def _has_mask(self, block: Block) -> bool:
         if not self._index.has_mask:
             return False
+<<<<<<< HEAD
         ranges = self._index.ranges(*block.range)
         return any(self._index.table.has_mask[part.shard] for part in ranges)
+=======
+        ranges = self._index.ranges(block.begin, block.end)
+        return any(self._index.shards[part.shard].has_mask for part in ranges)
+>>>>>>> rows
 
     # --- fetching
 

