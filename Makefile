@@ -203,6 +203,9 @@ bench-order: install ## statistical tests of the sample order, DRAWS=10000000 ea
 bench-draw: install  ## time and memory of drawing a batch out of 10^6 to 10^13 tokens
 	$(BENCH).draw
 
+bench-table: install ## time and memory of opening a set of 300,000 shards
+	$(BENCH).table
+
 bench-coordinator: install ## 500, 2,000 and 5,000 simulated sessions with a coordinator on one core
 	$(BENCH).coordinator
 

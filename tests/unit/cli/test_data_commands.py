@@ -26,6 +26,7 @@ from headway.data.reading.mixture import (
     write_mixture,
 )
 from headway.data.reading.token_set import TokenSet
+from headway.data.set_format import file_digest
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource, load_tokenizer
 from headway.errors import Exit
@@ -405,8 +406,11 @@ def test_a_long_document_is_cut_and_says_so(headway: Headway, here: Path) -> Non
 
 def test_documents_that_continue_in_the_next_shard(headway: Headway, here: Path) -> None:
     ids = [[3, 4, 5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15, 16], [17]]
-    write_set(here / "set", [(one, None) for one in ids], vocab_size=400, shard_tokens=3)
+    manifest = write_set(here / "set", [(one, None) for one in ids], vocab_size=400, shard_tokens=3)
     shutil.copytree(here / "tokenizer", here / "set" / "tokenizer", dirs_exist_ok=True)
+    digest = file_digest(here / "set" / "tokenizer" / "tokenizer.json")
+    written = manifest.model_copy(update={"tokenizer_digest": digest}).model_dump_json()
+    (here / "set" / "manifest.json").write_text(written)
     found = json.loads(headway("data", "sample", "set", "--documents", "--json").out)
     assert sorted(one["ids"] for one in found) == sorted(ids)
     assert {one["document"]: one["ids"] for one in found} == dict(enumerate(ids))
