@@ -2,7 +2,8 @@
 
 The same texts, in turn, for each family of tokenizers: published ones (FILES=, tokenizer.json of
 each) or ones built like them, with vocabularies trained on these texts. Each round begins with an
-empty cache of words, and the ids of both ways are compared. Ends with one line of JSON.
+empty cache of words, which the first half fills (`cold`); the second half is as everything after
+it (`times`). The ids of both ways are compared. Ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -14,18 +15,33 @@ import random
 import statistics
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.data import say, texts_of_this_machine
-from headway.data.prepare.fast_bpe import fast_bpe_for
+from headway.data.prepare.fast_bpe import FastBpe, fast_bpe_for
 from headway.data.set_format import token_dtype
 from support.tokenizer_families import FAMILIES, trained
 
 VOCAB = 32_000
 BATCH = 256
+
+
+@dataclass(frozen=True)
+class Measured:
+    num_bytes: int
+    left: int
+    """Bytes of texts that are left to the tokenizer."""
+    tokenizer: float
+    words: float
+    """Seconds of processor, each way."""
+
+    @property
+    def times(self) -> float:
+        return self.tokenizer / self.words
 
 
 def chosen_texts(megabytes: float) -> list[str]:
@@ -48,32 +64,37 @@ def by_tokenizer(tokenizer: Any, texts: list[str], dtype: Any) -> list[bytes]:
     return found
 
 
+def both_ways(tokenizer: Any, words: FastBpe, texts: list[str], dtype: Any) -> Measured:
+    began = time.process_time()
+    wanted = by_tokenizer(tokenizer, texts, dtype)
+    middle = time.process_time()
+    found = [words.encode(text) for text in texts]
+    others = [text for text, ids in zip(texts, found, strict=True) if ids is None]
+    rest = iter(by_tokenizer(tokenizer, others, dtype))
+    same = [next(rest) if ids is None else ids for ids in found]
+    ended = time.process_time()
+    assert same == wanted, "the ids differ"
+    num_bytes, left = (sum(len(text.encode()) for text in some) for some in (texts, others))
+    return Measured(num_bytes, left, middle - began, ended - middle)
+
+
 def measured(tokenizer: Any, texts: list[str], rounds: int) -> dict[str, Any]:
     dtype = token_dtype(tokenizer.get_vocab_size())
-    num_bytes = sum(len(text.encode()) for text in texts)
-    seconds: dict[str, list[float]] = {"tokenizer": [], "words": []}
-    left = 0
+    cold, warm = [], []
     for _ in range(rounds):
-        began = time.process_time()
-        wanted = by_tokenizer(tokenizer, texts, dtype)
-        middle = time.process_time()
         words = fast_bpe_for(tokenizer, dtype)
         assert words is not None, "it is not encoded by words"
-        found = [words.encode(text) for text in texts]
-        others = [text for text, ids in zip(texts, found, strict=True) if ids is None]
-        left = sum(len(text.encode()) for text in others)
-        rest = iter(by_tokenizer(tokenizer, others, dtype))
-        same = [next(rest) if ids is None else ids for ids in found]
-        seconds["words"].append(time.process_time() - middle)
-        seconds["tokenizer"].append(middle - began)
-        assert same == wanted, "the ids differ"
-    ratios = [a / b for a, b in zip(seconds["tokenizer"], seconds["words"], strict=True)]
+        for half, part in ((cold, texts[::2]), (warm, texts[1::2])):
+            half.append(both_ways(tokenizer, words, part, dtype))
     return {
-        "times": [round(ratio, 2) for ratio in sorted(ratios)],
-        "left_to_tokenizer": round(left / num_bytes, 4),
+        "times": [round(one.times, 2) for one in sorted(warm, key=lambda one: one.times)],
+        "cold": [round(one.times, 2) for one in sorted(cold, key=lambda one: one.times)],
+        "left_to_tokenizer": round(warm[0].left / warm[0].num_bytes, 4),
         "mb_per_second": {
-            way: round(num_bytes / 1e6 / statistics.median(found), 2)
-            for way, found in seconds.items()
+            "tokenizer": round(
+                statistics.median(one.num_bytes / one.tokenizer for one in warm) / 1e6, 2
+            ),
+            "words": round(statistics.median(one.num_bytes / one.words for one in warm) / 1e6, 2),
         },
     }
 

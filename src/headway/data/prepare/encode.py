@@ -160,7 +160,9 @@ class Encoder:
         elif found is Omitted.BLANK and _is_text(item) and self._settings.transform is None:
             content = item.value  # whitespace inside a document is part of it
         else:
-            content = "" if self._settings.ids is None else NO_IDS
+            value = item.value if isinstance(item, SourceRecord) else None
+            holds_ids = self._settings.ids is not None or isinstance(value, np.ndarray)
+            content = NO_IDS if holds_ids else ""
         kept.contents.append(content)
         kept.hashes.append(b"")
 

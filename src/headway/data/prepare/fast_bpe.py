@@ -13,7 +13,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,34 +26,23 @@ LONGEST_WORD = 64
 MOST_ADDED = 16
 """Limit of added tokens that can occur anywhere in a text: each text is searched for all."""
 
-
-@dataclass(frozen=True)
-class Split:
-    """How a tokenizer splits a text into words."""
-
-    pattern: str
-    """In Python's syntax. {L} letters, {N} numbers, {S} whitespace, {W} one whitespace character
-    of a longer run."""
-    single_digits: bool = False
-    """Whether each digit is a word."""
-
-
-GPT2 = Split(r"'(?:[stmd]|re|ve|ll)| ?[{L}]+| ?[{N}]+| ?[^{S}{L}{N}]+|{W}+(?![^{S}])|{W}+")
+# As Python patterns. {L} letters, {N} numbers, {S} whitespace, {W} one of several whitespace.
+GPT2 = r"'(?:[stmd]|re|ve|ll)| ?[{L}]+| ?[{N}]+| ?[^{S}{L}{N}]+|{W}+(?![^{S}])|{W}+"
 # Digits are cut out first: for what stands before one, the text ends there.
-SMOLLM = Split(r"'(?:[stmd]|re|ve|ll)| ?[{L}]+|[{N}]| ?[^{S}{L}{N}]+|{W}+(?![^{S}{N}])|{W}+", True)
-_LLAMA3 = (
-    r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n{L}{N}]?[{L}]+|[{N}]DIGITS|"
+SMOLLM = r"'(?:[stmd]|re|ve|ll)| ?[{L}]+|[{N}]| ?[^{S}{L}{N}]+|{W}+(?![^{S}{N}])|{W}+"
+LLAMA3 = (
+    r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n{L}{N}]?[{L}]+|[{N}]{{1,3}}|"
     r" ?[^{S}{L}{N}]+[\r\n]*|{W}*[\r\n]+|{W}+(?![^{S}])|{W}+"
 )
-LLAMA3 = Split(_LLAMA3.replace("DIGITS", "{{1,3}}"))
-QWEN2 = Split(_LLAMA3.replace("DIGITS", ""), True)
-
-# As in the tokenizers' files.
-_REGEX = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS|"
+LLAMA3_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-SPLITS = {_REGEX.replace("DIGITS", "{1,3}"): LLAMA3, _REGEX.replace("DIGITS", ""): QWEN2}
+PATTERNS = {
+    LLAMA3_REGEX: LLAMA3,
+    LLAMA3_REGEX.replace("{1,3}", ""): LLAMA3.replace("{{1,3}}", ""),  # Qwen's
+}
+"""By how they are written in tokenizers' files."""
 
 FOLDED = "\u017f"
 """A long s: case-insensitively it equals s, so `'\u017f` may be a separate word."""
@@ -84,13 +72,13 @@ class WordCache(dict[str, bytes]):
 
 class FastBpe:
     def __init__(
-        self, tokenizer: Tokenizer, split: Split, is_nfc: bool, added: Added, dtype: Any
+        self, tokenizer: Tokenizer, pattern: str, added: list[str], is_nfc: bool, dtype: Any
     ) -> None:
         self._tokenizer = tokenizer
-        self._split = split
+        self._added = added
         self._is_nfc = is_nfc
-        self._added = added.elsewhere
-        self._cut = re.compile(added.spaces_first(split.pattern).format(**_classes()))
+        self._cut = re.compile(pattern.format(**_classes()))
+        self._has_single_digits = "|[{N}]|" in pattern
         self._known: set[str] = set()
         self._odd = {FOLDED}
         self.cache = WordCache(tokenizer, dtype)
@@ -121,101 +109,71 @@ class FastBpe:
         for kind, probe in PROBES.items():
             if self._is_word(probe + character):
                 return kind
-        is_single = self._split.single_digits and not self._is_word(character * 2)
+        is_single = self._has_single_digits and not self._is_word(character * 2)
         return "N" if is_single else None
 
     def _is_word(self, text: str) -> bool:
         return len(self._tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
 
 
-@dataclass(frozen=True)
-class Added:
-    """Added tokens that are recognised in texts, before the pattern applies."""
-
-    elsewhere: tuple[str, ...]
-    """A text with one of these is left to the tokenizer."""
-    spaces: tuple[int, int] | None
-    """Fewest and most spaces of those that are runs of spaces, of which the longest counts."""
-
-    def spaces_first(self, pattern: str) -> str:
-        if self.spaces is None:
-            return pattern.replace("{W}", "[{S}]")
-        # What stands before such a run ends there, as if the text did.
-        fewest, most = self.spaces
-        outside = f"(?:(?! {{{{{fewest}}}}})[{{S}}])"
-        return f" {{{{{fewest},{most}}}}}|{pattern.replace('{W}', outside)}"
-
-
 def fast_bpe_for(tokenizer: Tokenizer, dtype: Any) -> FastBpe | None:
     """A fast encoder for a tokenizer that works as described above; None for all others."""
     described = json.loads(tokenizer.to_str())
-    model, normalizer = described["model"], described["normalizer"]
-    split = _split(described["pre_tokenizer"])
-    added = _added(described["added_tokens"])
+    model, added = described["model"], described["added_tokens"]
+    # Special tokens are not recognised in plain text; others are, before the pattern applies.
+    in_texts = [token["content"] for token in added if not token["special"]]
+    elsewhere = [content for content in in_texts if content.strip(" ")]
+    pattern = _pattern(described["pre_tokenizer"])
+    pattern = pattern and _after_spaces(pattern, added)
     if (
-        split is None
-        or added is None
-        or normalizer not in (None, {"type": "NFC"})
+        pattern is None
+        or described["normalizer"] not in (None, {"type": "NFC"})
         or model.get("type") != "BPE"
         or model.get("dropout")
         or model.get("unk_token") is not None
         or model.get("continuing_subword_prefix")
         or model.get("end_of_word_suffix")
+        or len(elsewhere) > MOST_ADDED
+        or not unicodedata.is_normalized("NFC", " ".join(elsewhere))
         or not tokenizer.encode_special_tokens
     ):
         return None
-    return FastBpe(tokenizer, split, normalizer is not None, added, dtype)
+    return FastBpe(tokenizer, pattern, elsewhere, described["normalizer"] is not None, dtype)
 
 
-def _split(described: Any) -> Split | None:
-    match described:
-        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
+def _pattern(described: Any) -> str | None:
+    *cuts, last = (described or {}).get("pretokenizers", [described or {}])
+    if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
+        return None
+    match cuts, last["use_regex"]:
+        case [], True:
             return GPT2
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Digits", "individual_digits": True},
-                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-            ],
-        }:
+        case [{"type": "Digits", "individual_digits": True}], True:
             return SMOLLM
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": str(regex)},
-                    "behavior": behavior,
-                    "invert": invert,
-                },
-                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-            ],
-        } if (behavior, invert) in (("Isolated", False), ("Removed", True)):
-            # Every character is in some match: dropping what is in none drops nothing.
-            return SPLITS.get(regex)
+        case [{"type": "Split", "pattern": {"Regex": str(regex)}} as cut], False:
+            # Every character is in a match, so that removing what is in none changes nothing.
+            if (cut["behavior"], cut["invert"]) in (("Isolated", False), ("Removed", True)):
+                return PATTERNS.get(regex)
     return None
 
 
-def _added(tokens: list[dict[str, Any]]) -> Added | None:
-    """None if texts would have to be searched for too many, or by other rules."""
-    # Special tokens are not recognised in plain text.
-    plain = [token for token in tokens if not token["special"]]
-    runs = [token for token in plain if not token["content"].strip(" ")]
-    elsewhere = tuple(token["content"] for token in plain if token not in runs)
-    if len(elsewhere) > MOST_ADDED or not unicodedata.is_normalized("NFC", " ".join(elsewhere)):
-        return None
-    if not runs:
-        return Added(elsewhere, None)
-    lengths = sorted(len(token["content"]) for token in runs)
+def _after_spaces(pattern: str, added: list[dict[str, Any]]) -> str | None:
+    """The pattern, after added tokens that are runs of spaces and of which the longest counts. What
+    stands before such a run ends there, as if the text did. None if they follow other rules."""
+    spaces = [token for token in added if not token["special"] and not token["content"].strip(" ")]
+    if not spaces:
+        return pattern.replace("{W}", "[{S}]")
+    lengths = sorted(len(token["content"]) for token in spaces)
     if (
         lengths != list(range(lengths[0], lengths[-1] + 1))
-        or len({token["normalized"] for token in runs}) > 1
-        or any(token[flag] for token in runs for flag in ("single_word", "lstrip", "rstrip"))
+        or len({token["normalized"] for token in spaces}) > 1
+        or any(token[flag] for token in spaces for flag in ("single_word", "lstrip", "rstrip"))
         # It would be recognised before the spaces in it, and then passed over together with them.
-        or any(" " in token["content"] for token in tokens if token["special"])
+        or any(" " in token["content"] for token in added if token["special"])
     ):
         return None
-    return Added(elsewhere, (lengths[0], lengths[-1]))
+    outside = f"(?:(?! {{{{{lengths[0]}}}}})[{{S}}])"
+    return f" {{{{{lengths[0]},{lengths[-1]}}}}}|{pattern.replace('{W}', outside)}"
 
 
 @cache
