@@ -197,6 +197,9 @@ memory-page: install ## write the published figures of memory, beside what plan 
 bench-data: install  ## speed of data prepare against bare tokenizers and datasets.map, and its memory
 	$(BENCH).data
 
+bench-fast-bpe: install ## processor time of encoding by words beside the tokenizer, for eight families, or FILES=tokenizer.json ...
+	$(BENCH).fast_bpe $(FILES)
+
 bench-order: install ## statistical tests of the sample order, DRAWS=10000000 each; 15 minutes
 	$(BENCH).order
 

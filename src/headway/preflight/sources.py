@@ -233,7 +233,7 @@ def _problem_of(
     if source.transform is not None:
         return None
     given: list[Way] = [way for way in OTHER_WAYS if getattr(source, way) is not None]
-    way = given[0] if given else "column"
+    way = given[0] if given else "ids" if file.endswith((".bin", ".idx")) else "column"
     problem = first.column_problem(columns, way)
     if problem is None:
         return None

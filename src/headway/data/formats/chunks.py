@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
@@ -103,6 +103,8 @@ class OpenedSource:
     """End of the byte range that the piece covers; None is the end of the file."""
     columns: tuple[str, ...] | None = None
     """The only columns needed; None when any may be needed."""
+    open_beside: Callable[[str], BinaryIO] | None = None
+    """Opens another file of the same place, by its name."""
 
 
 @dataclass(frozen=True)

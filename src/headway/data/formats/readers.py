@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tokenize import TokenError
@@ -55,6 +56,8 @@ READERS: dict[str, Reader] = {
     ".npy": _with_extra("arrays", "npy_chunks"),
     ".h5": _with_extra("arrays", "h5_chunks"),
     ".hdf5": _with_extra("arrays", "h5_chunks"),
+    ".bin": _with_extra("megatron", "bin_chunks"),
+    ".idx": _with_extra("megatron", "index_chunks"),
 }
 ARCHIVES = (".tar", ".tgz", ".txz", ".tzst")
 """Suffixes of archives, which are not read."""
@@ -96,7 +99,8 @@ def file_chunks(
         is_empty = True
         stream = decompressed(raw, compression) if compression else raw
         try:
-            opened = OpenedSource(name, stream, not compression, begin, end, columns)
+            near = partial(open_raw, beside=beside, anonymous=anonymous)
+            opened = OpenedSource(name, stream, not compression, begin, end, columns, near)
             for chunk in _chunks(opened, suffix):
                 is_empty = False
                 position(raw.tell())

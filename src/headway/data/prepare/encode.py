@@ -79,7 +79,7 @@ class Encoder:
         # conversation, special tokens come from the template; messages cannot contain any.
         self._plain = load_encoder(tokenizer_folder, special=False)
         self._special = load_encoder(tokenizer_folder, special=True)
-        self._words = fast_bpe_for(self._plain, tokenizer_folder / TOKENIZER_JSON, self._dtype)
+        self._words = fast_bpe_for(self._plain, self._dtype)
         # A document too long for one chunk has no hash of the whole: they are all on one side.
         self._keeps_parts = recipe.settings.hold_out is None or recipe.settings.side == "train"
         end = self._tokens.special_ids.end_of_text
@@ -160,7 +160,9 @@ class Encoder:
         elif found is Omitted.BLANK and _is_text(item) and self._settings.transform is None:
             content = item.value  # whitespace inside a document is part of it
         else:
-            content = "" if self._settings.ids is None else NO_IDS
+            value = item.value if isinstance(item, SourceRecord) else None
+            holds_ids = self._settings.ids is not None or isinstance(value, np.ndarray)
+            content = NO_IDS if holds_ids else ""
         kept.contents.append(content)
         kept.hashes.append(b"")
 

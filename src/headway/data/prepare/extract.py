@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headway.data.formats.chunks import Problem, SourceRecord
+from headway.data.formats.megatron import DocumentIds
 from headway.data.prepare.chat import BadConversation, ChatTemplate, RenderedChat
 from headway.data.prepare.columns import (
     BadRecord,
@@ -65,7 +66,7 @@ class Extractor:
         self._called = called
         self._settings = settings
         self._vocab_size = tokens.vocab_size
-        is_masked = settings.layout == "windows" and settings.ids is not None
+        is_masked = settings.layout == "windows" and settings.transform is None
         self._rows = MaskedRows(tokens, settings.unmask) if is_masked else None
         self._tokenizer_folder = tokenizer_folder
         self._chat = ChatTemplate.load(tokenizer_folder, called) if settings.messages else None
@@ -98,8 +99,6 @@ class Extractor:
             return self._transformed(self._transform, value)
         if settings.ids is not None:
             return self._ids_of(value)
-        if isinstance(value, np.ndarray):
-            raise BadRecord("token ids", "it contains token ids: set `ids`")
         if settings.messages is not None:
             return self._conversation(column_of(named(value), settings.messages))
         if settings.template is not None:
@@ -107,6 +106,11 @@ class Extractor:
                 text if name is None else text + text_of(named(value), name)
                 for text, name in self._template
             )
+        if isinstance(value, DocumentIds) and self._vocab_size:
+            return self._checked(value, None)
+        if isinstance(value, np.ndarray):
+            wanted = "set `ids`" if self._vocab_size else "name the tokenizer that made them"
+            raise BadRecord("token ids", f"it contains token ids: {wanted}")
         return value if isinstance(value, str) else text_of(value, settings.column)
 
     def _conversation(self, messages: Any) -> RenderedChat:

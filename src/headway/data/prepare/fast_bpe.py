@@ -4,7 +4,7 @@ Such a tokenizer splits a text into words by a pattern and encodes each word sep
 of a text are those of its words, and words recur: each is encoded once, by the tokenizer itself.
 Only the split could go wrong, and this is ruled out: only exactly known patterns are used, and each
 new character is first passed to the tokenizer, to check that it puts it into the same class. Texts
-with any other character are left to the tokenizer.
+with any other character are left to the tokenizer, as are texts that its normalizer might change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,24 +26,30 @@ LONGEST_WORD = 64
 MOST_ADDED = 16
 """Limit of added tokens that can occur anywhere in a text: each text is searched for all."""
 
-# As in the tokenizer's file, and as a Python pattern. {L} letters, {N} numbers, {S} whitespace.
-GPT2 = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    r"'(?:[stmd]|re|ve|ll)| ?[{L}]+| ?[{N}]+| ?[^{S}{L}{N}]+|[{S}]+(?![^{S}])|[{S}]+",
-)
+# As Python patterns. {L} letters, {N} numbers, {S} whitespace, {W} one of several whitespace.
+GPT2 = r"'(?:[stmd]|re|ve|ll)| ?[{L}]+| ?[{N}]+| ?[^{S}{L}{N}]+|{W}+(?![^{S}])|{W}+"
+# Digits are cut out first: for what stands before one, the text ends there.
+SMOLLM = r"'(?:[stmd]|re|ve|ll)| ?[{L}]+|[{N}]| ?[^{S}{L}{N}]+|{W}+(?![^{S}{N}])|{W}+"
 LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n{L}{N}]?[{L}]+|[{N}]{{1,3}}|"
-    r" ?[^{S}{L}{N}]+[\r\n]*|[{S}]*[\r\n]+|[{S}]+(?![^{S}])|[{S}]+",
+    r" ?[^{S}{L}{N}]+[\r\n]*|{W}*[\r\n]+|{W}+(?![^{S}])|{W}+"
 )
-PATTERNS = dict((GPT2, LLAMA3))
+LLAMA3_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PATTERNS = {
+    LLAMA3_REGEX: LLAMA3,
+    LLAMA3_REGEX.replace("{1,3}", ""): LLAMA3.replace("{{1,3}}", ""),  # Qwen's
+}
+"""By how they are written in tokenizers' files."""
 
 FOLDED = "\u017f"
 """A long s: case-insensitively it equals s, so `'\u017f` may be a separate word."""
 PROBES = {"L": "a", "N": "1", "S": "\t", "other": "!"}
-"""By class, a character that forms one word with a character of the same class. The order matters:
-some patterns also join a symbol with the letters after it."""
+"""By class, a character that forms one word with a character of the same class (a digit only if
+digits are not single). The order matters: some patterns also join a symbol with the letters after
+it."""
 
 
 class WordCache(dict[str, bytes]):
@@ -66,10 +71,14 @@ class WordCache(dict[str, bytes]):
 
 
 class FastBpe:
-    def __init__(self, tokenizer: Tokenizer, pattern: str, added: list[str], dtype: Any) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, pattern: str, added: list[str], is_nfc: bool, dtype: Any
+    ) -> None:
         self._tokenizer = tokenizer
         self._added = added
+        self._is_nfc = is_nfc
         self._cut = re.compile(pattern.format(**_classes()))
+        self._has_single_digits = "|[{N}]|" in pattern
         self._known: set[str] = set()
         self._odd = {FOLDED}
         self.cache = WordCache(tokenizer, dtype)
@@ -78,6 +87,8 @@ class FastBpe:
         """The ids of a text; None if the tokenizer itself has to encode it."""
         characters = set(text)
         if not characters <= self._known and not self._learn(characters):
+            return None
+        if self._is_nfc and not text.isascii() and not unicodedata.is_normalized("NFC", text):
             return None
         if any(token in text for token in self._added):
             return None
@@ -92,52 +103,77 @@ class FastBpe:
 
     def _kind(self, character: str) -> str | None:
         """The class that the tokenizer puts a character into."""
-        pre_tokenizer = self._tokenizer.pre_tokenizer
+        # How a character composes is only known if Python's version of Unicode has it.
+        if self._is_nfc and unicodedata.category(character) == "Cn":
+            return None
         for kind, probe in PROBES.items():
-            if len(pre_tokenizer.pre_tokenize_str(probe + character)) == 1:
+            if self._is_word(probe + character):
                 return kind
-        return None
+        is_single = self._has_single_digits and not self._is_word(character * 2)
+        return "N" if is_single else None
+
+    def _is_word(self, text: str) -> bool:
+        return len(self._tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
 
 
-def fast_bpe_for(tokenizer: Tokenizer, file: Path, dtype: Any) -> FastBpe | None:
+def fast_bpe_for(tokenizer: Tokenizer, dtype: Any) -> FastBpe | None:
     """A fast encoder for a tokenizer that works as described above; None for all others."""
-    described = json.loads(file.read_text("utf-8"))
-    model, added = described["model"], described.get("added_tokens", [])
+    described = json.loads(tokenizer.to_str())
+    model, added = described["model"], described["added_tokens"]
     # Special tokens are not recognised in plain text; others are, before the pattern applies.
     in_texts = [token["content"] for token in added if not token["special"]]
-    pattern = _pattern(described.get("pre_tokenizer"))
+    elsewhere = [content for content in in_texts if content.strip(" ")]
+    pattern = _pattern(described["pre_tokenizer"])
+    pattern = pattern and _after_spaces(pattern, added)
     if (
         pattern is None
-        or described.get("normalizer") is not None
+        or described["normalizer"] not in (None, {"type": "NFC"})
         or model.get("type") != "BPE"
         or model.get("dropout")
         or model.get("unk_token") is not None
         or model.get("continuing_subword_prefix")
         or model.get("end_of_word_suffix")
-        or len(in_texts) > MOST_ADDED
+        or len(elsewhere) > MOST_ADDED
+        or not unicodedata.is_normalized("NFC", " ".join(elsewhere))
         or not tokenizer.encode_special_tokens
     ):
         return None
-    return FastBpe(tokenizer, pattern, in_texts, dtype)
+    return FastBpe(tokenizer, pattern, elsewhere, described["normalizer"] is not None, dtype)
 
 
 def _pattern(described: Any) -> str | None:
-    match described:
-        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
-            return GPT2[1]
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": str(regex)},
-                    "behavior": "Isolated",
-                } as split,
-                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-            ],
-        } if not split.get("invert"):
-            return PATTERNS.get(regex)
+    *cuts, last = (described or {}).get("pretokenizers", [described or {}])
+    if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
+        return None
+    match cuts, last["use_regex"]:
+        case [], True:
+            return GPT2
+        case [{"type": "Digits", "individual_digits": True}], True:
+            return SMOLLM
+        case [{"type": "Split", "pattern": {"Regex": str(regex)}} as cut], False:
+            # Every character is in a match, so that removing what is in none changes nothing.
+            if (cut["behavior"], cut["invert"]) in (("Isolated", False), ("Removed", True)):
+                return PATTERNS.get(regex)
     return None
+
+
+def _after_spaces(pattern: str, added: list[dict[str, Any]]) -> str | None:
+    """The pattern, after added tokens that are runs of spaces and of which the longest counts. What
+    stands before such a run ends there, as if the text did. None if they follow other rules."""
+    spaces = [token for token in added if not token["special"] and not token["content"].strip(" ")]
+    if not spaces:
+        return pattern.replace("{W}", "[{S}]")
+    lengths = sorted(len(token["content"]) for token in spaces)
+    if (
+        lengths != list(range(lengths[0], lengths[-1] + 1))
+        or len({token["normalized"] for token in spaces}) > 1
+        or any(token[flag] for token in spaces for flag in ("single_word", "lstrip", "rstrip"))
+        # It would be recognised before the spaces in it, and then passed over together with them.
+        or any(" " in token["content"] for token in added if token["special"])
+    ):
+        return None
+    outside = f"(?:(?! {{{{{lengths[0]}}}}})[{{S}}])"
+    return f" {{{{{lengths[0]},{lengths[-1]}}}}}|{pattern.replace('{W}', outside)}"
 
 
 @cache

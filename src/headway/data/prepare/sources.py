@@ -67,6 +67,7 @@ def find_sources(sources: Sequence[str], beside: Path, anonymous: bool = False) 
     files: list[SourceFile] = []
     problems: list[Problem] = []
     seen: set[str] = set()
+    sources = list(dict.fromkeys(each for source in sources for each in _both_files(source)))
     on_web = [source for source in sources if is_web(source)]
     web = dict(zip(on_web, in_parallel(_web_file, on_web, NUM_REQUESTS), strict=True))
     for source in sources:
@@ -87,9 +88,18 @@ def find_sources(sources: Sequence[str], beside: Path, anonymous: bool = False) 
                 raise _unsupported(file.name)
             else:
                 problems.append(Problem("unknown suffix", file.name, None, _hint_about(file.name)))
+    for file in [file for file in files if not seen.issuperset(_both_files(file.name))]:
+        files.remove(file)
+        problems.append(Problem("no partner", file.name, None, ".bin and .idx belong together"))
     if not files:
         raise BadInput(f"no supported file in {', '.join(sources)}", f"supported: {SUPPORTED}")
     return FoundSources(files, problems)
+
+
+def _both_files(source: str) -> list[str]:
+    """The two files of a set of Megatron, of which one is named; otherwise the source itself."""
+    is_one = source.endswith((".bin", ".idx")) and not source.startswith(HUB)
+    return [f"{source[:-4]}.bin", f"{source[:-4]}.idx"] if is_one else [source]
 
 
 def _files_of(source: str, beside: Path, anonymous: bool) -> Iterator[SourceFile | Problem]:
@@ -165,6 +175,11 @@ def _remote_files(source: str, anonymous: bool) -> Iterator[SourceFile]:
         for name, facts in names.items()
         if fixed == source or _matches(name.split("/"), source.split("/"))
     }
+    if not wanted and fixed == source:  # perhaps the prefix of a set of Megatron
+        for name in _both_files(f"{source}.bin"):
+            alone = Store(name, anonymous=anonymous).facts()
+            wanted |= dict(zip([name], alone.values(), strict=False))
+        fixed = source.rpartition("/")[0]
     if not wanted:
         raise NotFound(f"nothing found at {source}", "check the address")
     # By folder, as paths are sorted: the same files in a store and on a disk make the same set.
@@ -230,6 +245,9 @@ def local_files(source: str, beside: Path) -> list[Path]:
         if not found:
             raise NotFound(f"no file matches {path}", "check the pattern; ** crosses folders")
         return sorted(found)
+    of_prefix = [path.with_name(f"{path.name}{suffix}") for suffix in (".bin", ".idx")]
+    if any(file.is_file() for file in of_prefix):  # of a set of Megatron
+        return of_prefix
     raise NotFound(f"{path} does not exist", "check the path; it is relative to the run file")
 
 

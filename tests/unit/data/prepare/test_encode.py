@@ -23,6 +23,7 @@ from headway.data.prepare.encode import PIECE_CHARACTERS, EncodedChunk, Encoder,
 from headway.data.prepare.recipe import Recipe, RecipeSettings
 from headway.data.prepare.set_tokenizer import load_set_tokenizer
 from headway.errors import BadInput
+from support.megatron import write_pair
 from support.prepared import documents_of, job_for, mask_of, run, write_lines
 from support.token_sets import table_of
 
@@ -404,6 +405,29 @@ def test_a_stream_of_ids_is_one_document_through_all_its_chunks(
     (document,) = documents_of(folder / "set")
     assert document == stream.tolist()
     assert sum(made.statistics.lengths) == 1
+
+
+def test_a_set_of_megatron_is_taken_over_exactly(folder: Path, tokenizer: Path) -> None:
+    documents = [[[1, 2, 3]], [[0], [399, 5, 6]], [list(range(400)) * 2000], [[8, 8]]]
+    write_pair(folder / "corpus_text_document", documents)
+    made = run(job_for(["corpus_text_document"], folder / "set", tokenizer))
+    assert documents_of(folder / "set") == [list(chain(*document)) for document in documents]
+    assert sum(made.statistics.lengths) == 4
+
+
+def test_ids_of_another_tokenizer_are_located(folder: Path, tokenizer: Path) -> None:
+    write_pair(folder / "corpus", [[[1, 2]], [[3], [400]], [[5]]])
+    run(job_for(["corpus.bin"], folder / "set", tokenizer))
+    assert documents_of(folder / "set") == [[1, 2], [5]]
+    (line,) = (folder / "set" / "problems.jsonl").read_text().splitlines()
+    problem = json.loads(line)
+    assert (problem["kind"], problem["file"], problem["line"]) == (
+        "id outside the vocabulary",
+        "corpus.bin",
+        2,
+    )
+    with pytest.raises(BadInput, match="name the tokenizer that made them"):
+        run(job_for(["corpus.bin"], folder / "other", 300))
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])

@@ -112,6 +112,31 @@ def test_a_file_that_is_asked_for_and_cannot_be_read_is_refused(
     assert ".txt, .jsonl" in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize("source", ["set", "set.bin", "set.idx", "s*", "."])
+def test_a_set_of_megatron_is_both_its_files_however_it_is_named(
+    tmp_path: Path, source: str
+) -> None:
+    folder = tmp_path / "made"
+    both = ["set.bin", "set.idx"]
+    touch(folder, *both)
+    assert names([source], folder) == both
+    with fake_s3() as s3:
+        for name in both:
+            s3().pipe_file(f"s3://bucket/made/{name}", b"set")
+        address = f"s3://bucket/made/{source}".removesuffix("/.")
+        assert names([address], tmp_path) == [f"s3://bucket/made/{name}" for name in both]
+
+
+@pytest.mark.parametrize(("alone", "other"), [("set.bin", "set.idx"), ("set.idx", "set.bin")])
+def test_a_set_of_megatron_without_its_other_file(tmp_path: Path, alone: str, other: str) -> None:
+    touch(tmp_path, alone, "a.txt")
+    with pytest.raises(NotFound, match=f"{other} does not exist"):
+        find_sources(["a.txt", alone], tmp_path)
+    found = find_sources(["."], tmp_path)
+    assert [file.name for file in found.files] == ["a.txt"]
+    assert [(problem.kind, problem.file) for problem in found.problems] == [("no partner", alone)]
+
+
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a b.TGZ"])
 def test_an_archive_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
     touch(tmp_path, name, "b.txt")
