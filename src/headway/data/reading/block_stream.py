@@ -117,13 +117,8 @@ class BlockStream:
         return block.num_tokens * token_bytes
 
     def download(self, block: Block) -> bytes:
-<<<<<<< HEAD
-        ranges = list(self._index.ranges(*block.range))
-        content = b"".join(self._shards.read(*part, "tokens") for part in ranges)
-=======
         ranges = list(self._index.ranges(block.begin, block.end))
-        content = b"".join(self._read_part(*part, "tokens") for part in ranges)
->>>>>>> rows
+        content = b"".join(self._shards.read(*part, "tokens") for part in ranges)
         if self._has_mask(block):
             content += b"".join(self._shards.read(*part, "mask") for part in ranges)
         return content
@@ -158,13 +153,8 @@ class BlockStream:
     def _has_mask(self, block: Block) -> bool:
         if not self._index.has_mask:
             return False
-<<<<<<< HEAD
-        ranges = self._index.ranges(*block.range)
-        return any(self._index.table.has_mask[part.shard] for part in ranges)
-=======
         ranges = self._index.ranges(block.begin, block.end)
-        return any(self._index.shards[part.shard].has_mask for part in ranges)
->>>>>>> rows
+        return any(self._index.table.has_mask[part.shard] for part in ranges)
 
     # --- fetching
 
