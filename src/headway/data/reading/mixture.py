@@ -12,7 +12,7 @@ import json
 import math
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -249,7 +249,7 @@ class MixtureSet:
         rows = self._steps_ahead.renewed((seed, sequence_length), step, share)
         if rows is not None:
             members, indices = self.table.draw(rows)
-        needed: dict[TokenSet, list[Need]] = {}
+        needed: dict[Hashable, list[Need]] = {}
         for number, tokens in enumerate(self.sets):
             own = None if rows is None else indices[members == number]
             key, batch = member_seed(seed, number), range(begins[number], ends[number])

@@ -367,6 +367,27 @@ def test_each_shard_that_comes_costs_no_thread_lease_or_descriptor(
     assert os.listdir(tmp_path / "blocks" / "readers") == []
 
 
+def test_rows_of_a_growing_set_are_fetched_one_by_one(
+    whole: Path, bucket: Store, tmp_path: Path
+) -> None:
+    """By a worker whose machine reads little of each batch."""
+    finished, shards = TokenSet.open(Store(whole)), begin_in(bucket, whole)
+    growing = GrowingSet.open(bucket, ReadOptions(cache=tmp_path))
+    assert growing is not None
+    wanted, share, step = finished.order(SEED, 16), BatchShare(4, 1, 1, 0.01), 0
+    for shard in shards[:30]:
+        finish_in(bucket, shard)
+        while (step + 1) * 4 <= growing.num_samples(16):
+            growing.prefetch(SEED, 16, step, share)
+            samples = wanted.at(4 * step + 1, 1)[1]
+            rows = growing.read(samples, 16).tokens
+            assert rows.tolist() == finished.read(samples, 16).tokens.tolist()
+            step += 1
+    assert step > 30
+    assert not (tmp_path / "blocks").exists(), "no block was stored"
+    growing.close()
+
+
 def test_a_block_that_was_read_when_it_was_short_is_read_again(
     whole: Path, bucket: Store, tmp_path: Path
 ) -> None:
