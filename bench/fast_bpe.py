@@ -80,7 +80,8 @@ def both_ways(tokenizer: Any, words: FastBpe, texts: list[str], dtype: Any) -> M
 
 def measured(tokenizer: Any, texts: list[str], rounds: int) -> dict[str, Any]:
     dtype = token_dtype(tokenizer.get_vocab_size())
-    cold, warm = [], []
+    cold: list[Measured] = []
+    warm: list[Measured] = []
     for _ in range(rounds):
         words = fast_bpe_for(tokenizer, dtype)
         assert words is not None, "it is not encoded by words"
