@@ -33,10 +33,10 @@ PAGE_TOKENS = 2048
 rows, and 20 GB of digests for 10^13 tokens."""
 PAGE_DIGEST_BYTES = 4
 
-_DTYPES = {
+_DTYPES: dict[str, str] = {
     "token_ends": "<i8",
     "document_ends": "<i8",
-    **dict.fromkeys(PARTS, "V16"),
+    **{part: "V16" for part in PARTS},
     "units": "<u4",
     "indexes": "<u4",
     "has_mask": "u1",
