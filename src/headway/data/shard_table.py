@@ -36,7 +36,7 @@ PAGE_DIGEST_BYTES = 4
 _DTYPES: dict[str, str] = {
     "token_ends": "<i8",
     "document_ends": "<i8",
-    **{part: "V16" for part in PARTS},
+    **dict[str, str].fromkeys(PARTS, "V16"),
     "units": "<u4",
     "indexes": "<u4",
     "has_mask": "u1",
