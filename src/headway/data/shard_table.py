@@ -1,17 +1,7 @@
 """The shards of a set as arrays: the file `shards.table` beside a set's manifest.
 
-    token_ends      int64       end of each shard in the set's stream of tokens
-    document_ends   int64       the same, in documents
-    tokens          16 bytes    xxh3_128 of each shard's file; zeros if the shard has no such file
-    documents       16 bytes
-    mask            16 bytes
-    pages           16 bytes
-    units           uint32      a shard's name is its unit, and its index in the unit
-    indexes         uint32
-    has_mask        uint8
-
-The arrays follow one another, little-endian, without header or padding, one entry a shard in each.
-A reader maps the file: it costs memory only for the entries that are touched, whatever their
+The arrays follow one another, one entry a shard in each; `docs/reference/shard-format.md` lists
+them. A reader maps the file: it costs memory only for the entries that are touched, whatever their
 number, and no Python object a shard.
 """
 

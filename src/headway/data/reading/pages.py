@@ -44,7 +44,7 @@ class Pages:
             if found != recorded:
                 page = first + next(i for i, digest in enumerate(found) if digest != recorded[i])
                 raise self._damaged(shard, page, part)
-        if part == "tokens" and self.index.vocab_size <= np.iinfo(content.dtype).max:
+        if part == "tokens" and self.index.may_exceed_vocabulary:
             largest = int(content.max())
             if largest >= self.index.vocab_size:
                 raise BadInput(

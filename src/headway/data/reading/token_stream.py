@@ -46,6 +46,7 @@ class ShardIndex:
         self.table = table
         self.token_bytes = manifest.token_bytes
         self.vocab_size = manifest.vocab_size
+        self.may_exceed_vocabulary = manifest.vocab_size < 256**self.token_bytes
         self.num_tokens = table.num_tokens
         self.has_mask = bool(table.has_mask.any())
         self.has_pages = manifest.version >= 3
