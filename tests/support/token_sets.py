@@ -10,14 +10,13 @@ import numpy as np
 from headway.data.set_format import (
     BLOCK_TOKENS,
     WINDOW_BLOCKS,
-    Part,
     SetManifest,
-    Shard,
     SpecialIds,
     file_digest,
     token_bytes,
     token_dtype,
 )
+from headway.data.shard_table import Part, Shard
 from headway.state.store import Store
 
 Document = tuple[Sequence[int], Sequence[bool] | None]

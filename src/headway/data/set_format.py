@@ -24,6 +24,7 @@ from typing import Literal
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from headway.data.shard_table import Part, Shard
 from headway.data.statistics import Statistics
 from headway.errors import BadInput, NotFound
 from headway.state.set_files import MANIFEST as MANIFEST
@@ -35,7 +36,6 @@ TOKENIZER = "tokenizer"
 
 Layout = Literal["stream", "windows"]
 TokenDtype = Literal["uint16", "uint32"]
-Part = Literal["tokens", "documents", "mask"]
 
 BLOCK_TOKENS = 2**20
 """Tokens per block: 2 MiB of uint16, large enough for an object store or a spinning disk to read at
@@ -60,28 +60,6 @@ class SpecialIds(Frozen):
     """Token that replaces a token to be predicted (masked language models)."""
     special: tuple[int, ...] = ()
     """All special tokens: never masked, never drawn as a replacement."""
-
-
-class Shard(Frozen):
-    name: str = Field(pattern=r"^[0-9]{5,}(-[0-9]+)?$")
-    """Name of the files without suffix. Digits and hyphens only: a manifest cannot point outside
-    its folder."""
-    num_tokens: int = Field(ge=1)
-    num_documents: int = Field(ge=0)
-    """Number of documents that start in this shard."""
-    has_mask: bool
-    digests: dict[Part, str]
-    """xxh3_128 of each file, in hexadecimal."""
-
-    def sizes(self, token_bytes: int) -> dict[Part, int]:
-        """The required size of each file, in bytes."""
-        sizes: dict[Part, int] = {
-            "tokens": self.num_tokens * token_bytes,
-            "documents": self.num_documents * 8,
-        }
-        if self.has_mask:
-            sizes["mask"] = self.num_tokens
-        return sizes
 
 
 class SetManifest(Frozen):

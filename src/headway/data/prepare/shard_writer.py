@@ -19,7 +19,8 @@ from headway.data.prepare.dedup import without_documents
 from headway.data.prepare.encode import EncodedChunk
 from headway.data.prepare.recipe import Recipe
 from headway.data.prepare.windows import PackedTokens, WindowPacker
-from headway.data.set_format import SHARDS, Frozen, Part, Shard, shard_file, token_dtype
+from headway.data.set_format import SHARDS, Frozen, shard_file, token_dtype
+from headway.data.shard_table import Part, Shard, shard_name
 from headway.data.statistics import Statistics, histogram
 from headway.state.store import NUM_REQUESTS, Store, in_parallel
 
@@ -48,10 +49,6 @@ class ShardRecord(Frozen):
     first_lines: dict[str, int]
     """Line on which each file's first chunk in this shard starts. If a piece starts inside a
     document, the lines before that belong to the previous piece and are counted there."""
-
-
-def shard_name(unit: int, index: int) -> str:
-    return f"{unit:05d}" if index == 0 else f"{unit:05d}-{index}"
 
 
 def record_file(unit: int, index: int) -> str:

@@ -26,7 +26,8 @@ from headway.data.reading.block_cache import BlockCache
 from headway.data.reading.fetcher import Fetcher
 from headway.data.reading.token_stream import ShardIndex, TokenRange, max_open_maps
 from headway.data.retry import READ_SECONDS, with_retries
-from headway.data.set_format import Part, shard_file
+from headway.data.set_format import shard_file
+from headway.data.shard_table import Part
 from headway.errors import BadInput
 from headway.state.store import Store
 

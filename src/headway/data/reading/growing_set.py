@@ -23,7 +23,8 @@ from headway.data.prepare.shard_writer import ShardRecord, record_file
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.reading.tokenizer_folder import local_tokenizer
 from headway.data.retry import READ_SECONDS, with_retries
-from headway.data.set_format import MANIFEST, Layout, SetManifest, Shard, token_dtype
+from headway.data.set_format import MANIFEST, Layout, SetManifest, token_dtype
+from headway.data.shard_table import Shard
 from headway.errors import RunFailed
 from headway.state.set_files import FAILED
 from headway.state.store import Store

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from headway.data.set_format import Part, SetManifest, shard_file
+from headway.data.set_format import SetManifest, shard_file
+from headway.data.shard_table import Part
 from headway.state.store import Store
 
 MAX_OPEN_MAPS = 1024

@@ -28,10 +28,10 @@ from headway.data.prepare.shard_writer import (
     ShardRecord,
     ShardWriter,
     read_records,
-    shard_name,
 )
 from headway.data.prepare.windows import PackedTokens
 from headway.data.set_format import SpecialIds, file_digest, read_manifest, shard_file
+from headway.data.shard_table import shard_name
 from headway.data.statistics import Statistics
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import save_tokenizer

@@ -35,7 +35,8 @@ from headway.data.reading.mixture_order import (
     member_seed,
 )
 from headway.data.reading.token_set import TokenSet
-from headway.data.set_format import SetManifest, Shard, SpecialIds, file_digest, token_dtype
+from headway.data.set_format import SetManifest, SpecialIds, file_digest, token_dtype
+from headway.data.shard_table import Shard
 from headway.errors import BadInput, HeadwayError, NotFound
 from headway.state.store import Store
 

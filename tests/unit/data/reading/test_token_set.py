@@ -17,7 +17,8 @@ from headway.data.reading.sample_set import SampleSet, open_set
 from headway.data.reading.token_set import ReadOptions, TokenSet
 from headway.data.reading.token_stream import MappedStream, ShardIndex, max_open_maps
 from headway.data.reading.verify import verify_set
-from headway.data.set_format import SetManifest, Shard, SpecialIds
+from headway.data.set_format import SetManifest, SpecialIds
+from headway.data.shard_table import Shard
 from headway.errors import BadInput, NotFound
 from headway.state.store import Store
 from headway.state.user_cache import cache_root
