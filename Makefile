@@ -281,6 +281,9 @@ bench-plugs: install ## on the test cluster, as root: a node loses power PLUGS=1
 bench-stream: install ## on the test cluster, as root: a run begins while its text is prepared, in PREPARE_SECONDS=600
 	PREPARE_SECONDS=$${PREPARE_SECONDS:-600} $(BENCH).stream
 
+bench-prepare-on-target: install ## on the test cluster, as root: 2,000 Parquet files in a bucket, TOKENS=1000000000, prepared while KILLS=30 pods are lost; verified against the files
+	TOKENS=$${TOKENS:-1000000000} KILLS=$${KILLS:-30} $(BENCH).prepare_on_target
+
 cluster-storm: install ## on the test cluster, as root: FAULTS=30 by SEED=1, one in two minutes; an hour
 	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BENCH).cluster_storm
 
