@@ -67,7 +67,6 @@ class ShardBuilder:
                 if self._strict and record.problems:
                     raise self._refuse(record.problems[0], unit)
                 self._count(record)
-                self._shard_finished(record)
         if not todo:
             return
         with ExitStack() as stack:
@@ -166,14 +165,11 @@ class ShardBuilder:
         begin = {source.file: source.begin for source in unit.ranges}.get(problem.file, 0)
         if line is not None and begin:
             line += _num_lines_before(problem.file, self._recipe, begin)
-        return strict_refusal(replace(problem, line=line))
-
-
-def strict_refusal(problem: Problem) -> BadInput:
-    return BadInput(
-        f"{problem.where}: {problem.kind}: {problem.message}",
-        "without --strict such records are left out, counted and listed",
-    )
+        where = replace(problem, line=line).where
+        return BadInput(
+            f"{where}: {problem.kind}: {problem.message}",
+            "without --strict such records are left out, counted and listed",
+        )
 
 
 def records_of_unit(records: ShardRecords, unit: int) -> list[ShardRecord]:

@@ -123,19 +123,20 @@ def prepare_in_parts(
         recipe = (
             _planned(job, store, reporter) if part == 0 else _planned_elsewhere(store, clock, say)
         )
-        publisher, records = Publisher(store, PartialManifest(recipe), clock), list[bytes]()
+        publisher, lines = Publisher(store, PartialManifest(recipe), clock), list[bytes]()
 
         def shard_finished(record: ShardRecord) -> None:
-            records.append(record.model_dump_json().encode())
+            lines.append(record.model_dump_json().encode())
             publisher.shard_finished(record)
             attempts.clear()
 
         all_units = publisher.manifest.units
         numbers = units_of_part(len(all_units), part, num_parts, nodes)
         units = all_units[numbers.start : numbers.stop : numbers.step]
-        build(job, store, recipe, units, reporter, publisher.manifest, shard_finished)
+        old = build(job, store, recipe, units, reporter, publisher.manifest, shard_finished)
         if units:
-            write_part(store, numbers, records)
+            lines += [record.model_dump_json().encode() for record in old.values()]
+            write_part(store, numbers, lines)
         is_last = part >= num_parts - nodes
         deadline = clock.monotonic() + (OTHERS_SECONDS if is_last else 0)
         if (made := _joined(store, recipe, publisher, job, clock, deadline)) is None:

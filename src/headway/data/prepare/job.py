@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headway.clock import Clock
 from headway.cores import num_cores
-from headway.data.prepare.build_shards import ShardBuilder, strict_refusal
+from headway.data.prepare.build_shards import ShardBuilder, ShardRecords
 from headway.data.prepare.extract import Extractor
 from headway.data.prepare.manifest import write_set_manifest
 from headway.data.prepare.partial_manifest import PartialManifest, Publisher, finished_units
@@ -115,13 +115,12 @@ def build(
     reporter: ProgressReporter,
     prepared: PartialManifest,
     shard_finished: Callable[[ShardRecord], None],
-) -> None:
-    """Builds what is missing of `units`, and calls `shard_finished` with the record of each of
-    their shards, but for units that are published or belong to a finished part."""
+) -> ShardRecords:
+    """Builds what is missing of `units`. Returns the records of shards that were there before, but
+    for units that are published or belong to a finished part."""
     prepared.read(store)
-    if job.strict and prepared.problems:
-        raise strict_refusal(prepared.problems[0])
-    done = {unit.number for unit in finished_units(store, prepared)}
+    # With `strict` every record is looked at.
+    done = {unit.number for unit in finished_units(store, prepared) if not job.strict}
     todo = [unit for unit in units if unit.number not in done]
     num_before = sum(unit.num_bytes for unit in units if unit.number in done)
     records = read_records(store, recipe.digest, [unit.number for unit in todo])
@@ -130,6 +129,7 @@ def build(
         builder.build(todo, num_before, records, _processes(job, units))
     # Before the manifest: a set that has one is not opened here again.
     builder.clear()
+    return records
 
 
 def _complete(job: PrepareJob) -> RecipeSettings:

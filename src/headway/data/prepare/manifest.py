@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
-import headway
 from headway.data.formats.chunks import Problem
 from headway.data.prepare.damage import damage_to
 from headway.data.prepare.extract import ALL_DROPPED, Omitted
 from headway.data.prepare.partial_manifest import PartialManifest, parsed_problems, problem_line
 from headway.data.prepare.progress import HINTS, by_count, nothing_readable
 from headway.data.prepare.recipe import Recipe
-from headway.data.set_format import MANIFEST, SHARDS, SetManifest, token_dtype
+from headway.data.set_format import MANIFEST, SHARDS, SetManifest
 from headway.data.statistics import Statistics
 from headway.errors import BadInput
 from headway.state.set_files import PROGRESS
@@ -41,29 +40,10 @@ def write_set_manifest(
         store.write(PROBLEMS, b"".join([*left_out, *prepared.problem_lines]))
     if not sums.num_shards:
         raise _empty(recipe, statistics, sums.num_tokens_left_out, located)
-    settings = recipe.settings
-    if not allow_unreadable and not settings.in_sequence:
+    if not allow_unreadable and not recipe.settings.in_sequence:
         _refuse_damaged(recipe, unread, store)
         _refuse_few(recipe, sums.num_documents, statistics, unread, store)
-    manifest = SetManifest(
-        layout=settings.layout,
-        window_tokens=settings.window_tokens,
-        vocab_size=recipe.tokens.vocab_size,
-        token_dtype=token_dtype(recipe.tokens.vocab_size),
-        num_tokens=sums.num_tokens,
-        num_documents=sums.num_documents,
-        num_bytes=sums.num_bytes,
-        num_tokens_left_out=sums.num_tokens_left_out,
-        block_tokens=settings.block_tokens,
-        window_blocks=settings.window_blocks,
-        in_sequence=settings.in_sequence,
-        special_ids=recipe.tokens.special_ids,
-        tokenizer_digest=recipe.tokens.digest,
-        recipe_digest=recipe.digest,
-        statistics=statistics,
-        shards=tuple(prepared.table),
-        created_by=f"headway {headway.__version__}",
-    )
+    manifest = prepared.set_manifest().model_copy(update={"statistics": statistics})
     store.remove_partial(SHARDS)
     store.write(MANIFEST, manifest.model_dump_json(indent=2).encode() + b"\n")
     remove_progress(store)

@@ -18,11 +18,12 @@ from dataclasses import asdict, replace
 from functools import partial, reduce
 from typing import Literal
 
+import headway
 from headway.clock import Clock
 from headway.data.formats.chunks import Problem
 from headway.data.prepare.recipe import Recipe, SourceUnit, source_units
 from headway.data.prepare.shard_writer import ShardRecord, parsed_record, read_record
-from headway.data.set_format import Frozen
+from headway.data.set_format import Frozen, SetManifest, token_dtype
 from headway.data.shard_table import SHARD_BYTES, Shard, ShardTable
 from headway.data.statistics import Statistics
 from headway.state.set_files import PROGRESS
@@ -62,6 +63,7 @@ class PartialManifest:
     def __init__(
         self, recipe: Recipe, keeps: Literal["sums", "shards", "everything"] = "everything"
     ) -> None:
+        self.recipe = recipe
         self.sums = PartialSums(recipe_digest=recipe.digest)
         self.units = source_units(recipe)
         self._keeps = keeps
@@ -89,6 +91,29 @@ class PartialManifest:
     @property
     def problems(self) -> list[Problem]:
         return parsed_problems(self.problem_lines)
+
+    def set_manifest(self) -> SetManifest:
+        """The manifest as if the set ended here."""
+        settings, tokens, sums = self.recipe.settings, self.recipe.tokens, self.sums
+        return SetManifest(
+            layout=settings.layout,
+            window_tokens=settings.window_tokens,
+            vocab_size=tokens.vocab_size,
+            token_dtype=token_dtype(tokens.vocab_size),
+            num_tokens=sums.num_tokens,
+            num_documents=sums.num_documents,
+            num_bytes=sums.num_bytes,
+            num_tokens_left_out=sums.num_tokens_left_out,
+            block_tokens=settings.block_tokens,
+            window_blocks=settings.window_blocks,
+            in_sequence=settings.in_sequence,
+            special_ids=tokens.special_ids,
+            tokenizer_digest=tokens.digest,
+            recipe_digest=sums.recipe_digest,
+            statistics=sums.statistics,
+            shards=tuple(self.table),
+            created_by=f"headway {headway.__version__}",
+        )
 
     def add(self, record: ShardRecord) -> None:
         """Adds the shard that comes next."""
@@ -147,10 +172,15 @@ class PartialManifest:
         if sums is None or sums.next <= self.sums.next:
             return sums
         if self._keeps != "sums":
-            line, _, content = store.read(PARTIAL_MANIFEST).partition(b"\n")
-            sums = PartialSums.model_validate_json(line)
-            for number in range(len(self._tables), sums.num_shards // TABLE_SHARDS):
-                self._tables.append(self._taken(number, store.read(_table_file(number))))
+            try:
+                line, _, content = store.read(PARTIAL_MANIFEST).partition(b"\n")
+                sums = PartialSums.model_validate_json(line)
+                new = range(len(self._tables), sums.num_shards // TABLE_SHARDS)
+                tables = [store.read(_table_file(number)) for number in new]
+            except FileNotFoundError:  # the set is complete by now
+                return sums
+            for number, table in zip(new, tables, strict=True):
+                self._tables.append(self._taken(number, table))
                 self._num_stored = number + 1
             size = sums.num_shards % TABLE_SHARDS
             self._shards = list(self._taken(len(self._tables), content, size))
@@ -264,7 +294,10 @@ def finished_parts(store: Store) -> list[range]:
 
 
 def _read_part(store: Store, part: range, recipe_digest: str) -> dict[tuple[int, int], ShardRecord]:
-    content = store.read(f"{PART_RECORDS}/{part.start}-{part.stop}-{part.step}")
+    try:
+        content = store.read(f"{PART_RECORDS}/{part.start}-{part.stop}-{part.step}")
+    except FileNotFoundError:  # the set is complete by now
+        return {}
     records = [parsed_record(line, recipe_digest) for line in content.splitlines()]
     return {(one.unit, one.index): one for one in records if one is not None}
 

@@ -16,14 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-import headway
 from headway.data.order import Order
 from headway.data.prepare.partial_manifest import PartialManifest
 from headway.data.prepare.recipe import Recipe, read_recipe
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.reading.tokenizer_folder import local_tokenizer
 from headway.data.retry import READ_SECONDS, with_retries
-from headway.data.set_format import MANIFEST, Layout, SetManifest, token_dtype
+from headway.data.set_format import MANIFEST, Layout, SetManifest
 from headway.errors import RunFailed
 from headway.state.set_files import FAILED
 from headway.state.store import Store
@@ -174,7 +173,7 @@ class GrowingSet:
         known = self._partial.sums.num_shards
         self._partial.refresh(self._store)
         if self._partial.sums.num_shards > known:
-            self._extend(self._manifest())
+            self._extend(self._partial.set_manifest())
 
     def _extend(self, manifest: SetManifest) -> None:
         """One set for all shards that come: each has threads, a lease in the cache and mapped
@@ -189,27 +188,6 @@ class GrowingSet:
         """The finished part of the set, as of the last refresh."""
         assert self._known is not None, "positions are given out only when they are there"
         return self._known
-
-    def _manifest(self) -> SetManifest:
-        """The manifest as if the set ended here."""
-        settings, tokens, sums = self._recipe.settings, self._recipe.tokens, self._partial.sums
-        return SetManifest(
-            layout=settings.layout,
-            window_tokens=settings.window_tokens,
-            vocab_size=tokens.vocab_size,
-            token_dtype=token_dtype(tokens.vocab_size),
-            num_tokens=sums.num_tokens,
-            num_documents=sums.num_documents,
-            num_bytes=0,
-            block_tokens=settings.block_tokens,
-            window_blocks=settings.window_blocks,
-            in_sequence=True,
-            special_ids=tokens.special_ids,
-            tokenizer_digest=tokens.digest,
-            recipe_digest=self._recipe.digest,
-            shards=tuple(self._partial.table),
-            created_by=f"headway {headway.__version__}",
-        )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from headway.data.prepare.in_parts import (
     ATTEMPTS,
     OTHERS_SECONDS,
     PLAN_SECONDS,
+    Attempts,
     PreparationFailed,
     prepare_in_parts,
     put_tokenizer,
@@ -186,6 +187,48 @@ def test_the_last_attempt_tells_those_who_wait(whole: PrepareJob, folder: Path) 
         with pytest.raises(OSError, match="the network"):
             prepare_in_parts(there, 0, 2, 2, fail, Patient(), lambda _: None)
     assert "the network is away" in (folder / "set/failed.txt").read_text()
+
+
+def test_an_attempt_that_finishes_a_shard_is_not_counted(whole: PrepareJob, folder: Path) -> None:
+    """One that finds only what others have finished is: it may be killed by the same record."""
+    there = PrepareJob(**{**vars(whole), "into": str(folder / "set")})
+    done: list[int] = []
+
+    def fail(_: object) -> None:
+        if len(list((folder / "set/shards").glob("*.json"))) >= len(done) + 1:
+            raise OSError("the network is away")
+
+    def attempt() -> None:
+        with pytest.raises(OSError, match="the network"):
+            prepare_in_parts(there, 0, 2, 2, fail, Patient(), lambda _: None)
+
+    counted = folder / "set/progress/attempts/0"
+    for _ in range(2):
+        attempt()
+        assert not counted.exists()
+        done.append(1)
+    done.pop()
+    for number in range(1, ATTEMPTS + 1):
+        assert not (folder / "set/failed.txt").exists()
+        attempt()
+        assert counted.read_text() == str(number)
+    assert (folder / "set/failed.txt").exists()
+
+
+def test_pods_that_end_without_a_word_end_it_unless_they_were_told_to(
+    whole: PrepareJob, folder: Path
+) -> None:
+    """As those do that have too little memory. What is told to end is on a machine that is lost."""
+    store = Store(folder / "set")
+    for _ in range(3 * ATTEMPTS):
+        attempts = Attempts(store, 0)
+        attempts.begin()
+        attempts.take_back()
+    for _ in range(ATTEMPTS):
+        Attempts(store, 0).begin()
+    with pytest.raises(BadInput, match="ended 10 times without a word"):
+        part(whole, folder / "set", 0, 2)
+    assert "memory" in (folder / "set/failed.txt").read_text()
 
 
 def test_one_process_is_needed_for_duplicates(whole: PrepareJob, folder: Path) -> None:
