@@ -45,6 +45,8 @@ NODES = 12
 TOKEN_BYTES = 4.2
 """Text per token of this tokenizer, about."""
 ROWS, LENGTH, SEED = 512, 4096, 11
+WINDOW = f"{TOKENS // 250} tokens"
+"""A unit each: all pods have several."""
 END = "<|endoftext|>"
 INTO = "s3://bucket/sets/big"
 VARIETY_BYTES = 2**22
@@ -57,7 +59,8 @@ def say(text: str) -> None:
 
 def write_file(folder: Path, told: Sequence[str], number: int) -> None:
     """Stories in an order of this file alone, each beginning with a number of its own."""
-    shuffled, size, texts = random.Random(number), 0, []
+    shuffled, size = random.Random(number), 0
+    texts: list[str] = []
     while size < TOKENS * TOKEN_BYTES / FILES:
         texts.append(f"{number}-{len(texts)}. {shuffled.choice(told)}")
         size += len(texts[-1])
@@ -68,6 +71,7 @@ def documents(tokenizer: Path, file: Path) -> list[list[int]]:
     """The tokens of a file's documents, by the tokenizers library alone."""
     loaded = Tokenizer.from_file(str(tokenizer))
     end = loaded.token_to_id(END)
+    assert end is not None
     texts = pq.read_table(file).column("text").to_pylist()
     return [[*one.ids, end] for one in loaded.encode_batch(texts, add_special_tokens=False)]
 
@@ -118,14 +122,18 @@ def main() -> int:
         lab.headway("data", "tokenizer", "text.txt", "--vocab", "8000", "--into", "tokenizer")
         say(f"{FILES} files of {sum(f.stat().st_size for f in folder.iterdir()) / 1e9:.2f} GB")
         command = ("data", "prepare", "s3://bucket/text/*.parquet", "--tokenizer", "./tokenizer")
-        options = ("--stream", "--stream-window", "4M tokens", "--on", "lab", "--into", INTO)
+        options = ("--stream", "--stream-window", WINDOW, "--on", "lab", "--into", INTO)
         began = time.monotonic()
         store = Store(INTO)
         with lab.typed(*command, *options) as typed:
             typed.wait_for("documents", 600)
             lost = PodsLost(lab)
-            wait_for(f"{KILLS} losses", lambda: lost.lose_one() >= KILLS, SECONDS)
-            say(f"{KILLS} pods lost after {time.monotonic() - began:.0f} s")
+            wait_for(
+                f"{KILLS} losses",
+                lambda: lost.lose_one() >= KILLS or typed.process.poll() is not None,
+                SECONDS,
+            )
+            say(f"{lost.num} pods lost after {time.monotonic() - began:.0f} s")
             growing = open_set(store)
             was_growing = isinstance(growing, GrowingSet)
             samples = growing.order(SEED, LENGTH).at(0, ROWS)[1]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from headway.cli.output import short_count, short_time
 from headway.clock import Clock
-from headway.data.prepare.partial_manifest import PartialManifest, finished_units
+from headway.data.prepare.partial_manifest import PartialManifest
 from headway.data.prepare.recipe import read_recipe
+from headway.data.reading.inspect import preparation_status
 from headway.data.set_format import MANIFEST
 from headway.launch.data_run import PreparationState
 from headway.state.set_files import FAILED
@@ -32,23 +33,13 @@ class PreparationLook:
                 what = "listing the sources, making the tokenizer"
                 return PreparationState(f"preparing {self._name}: {what}")
             self._partial = PartialManifest(recipe, "sums")
-        self._partial.refresh(self._store)
-        return PreparationState(self._words(self._partial))
-
-    def _words(self, partial: PartialManifest) -> str:
-        finished, sums = finished_units(self._store, partial), partial.sums
-        total = sum(unit.num_bytes for unit in partial.units)
-        # Of a dataset on the hub, sizes are not known.
-        share = (
-            sum(unit.num_bytes for unit in finished) / total
-            if total
-            else len(finished) / len(partial.units)
-        )
-        documents, tokens = short_count(sums.num_documents), short_count(sums.num_tokens)
-        bad = f"  {sums.num_problems} unreadable" if sums.num_problems else ""
-        return (
-            f"preparing {self._name}: {share:4.0%}  {documents} documents  {tokens} tokens"
-            f"{self._left(share)}{bad}"
+        status = preparation_status(self._store, self._partial)
+        assert status is not None
+        documents, tokens = short_count(status.num_documents), short_count(status.num_tokens)
+        bad = f"  {status.num_problems} unreadable" if status.num_problems else ""
+        return PreparationState(
+            f"preparing {self._name}: {status.share:4.0%}  {documents} documents  {tokens} tokens"
+            f"{self._left(status.share)}{bad}"
         )
 
     def _left(self, share: float) -> str:

@@ -52,17 +52,27 @@ class PreparationStatus:
     failure: str | None
     """Reason why preparation in the background failed, if it did."""
 
+    @property
+    def share(self) -> float:
+        # Of a dataset on the hub, sizes are not known.
+        if not self.source_bytes:
+            return self.num_finished / self.num_units
+        return self.finished_bytes / self.source_bytes
 
-def preparation_status(store: Store) -> PreparationStatus | None:
-    """The progress; None if no preparation was started there."""
-    recipe = read_recipe(store)
-    if recipe is None:
-        return None
-    partial = PartialManifest(recipe, "sums")
+
+def preparation_status(
+    store: Store, partial: PartialManifest | None = None
+) -> PreparationStatus | None:
+    """The progress; None if no preparation was started there. `partial` is read on from."""
+    if partial is None:
+        recipe = read_recipe(store)
+        if recipe is None:
+            return None
+        partial = PartialManifest(recipe, "sums")
     partial.refresh(store)
     finished, sums = finished_units(store, partial), partial.sums
     return PreparationStatus(
-        recipe=recipe,
+        recipe=partial.recipe,
         num_units=len(partial.units),
         num_finished=len(finished),
         source_bytes=sum(unit.num_bytes for unit in partial.units),

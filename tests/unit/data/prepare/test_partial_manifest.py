@@ -181,7 +181,7 @@ def test_a_watchers_look_costs_the_same_for_ten_shards_and_for_many(
         look.state()
         counts.append(s3.during(look.state))
     (few, few_bytes), (most, most_bytes) = counts
-    assert few == most == 4
+    assert few == most <= 5
     assert most_bytes <= few_bytes + 2**16
     assert "100%  700k documents  100M tokens" in look.state().words
 
