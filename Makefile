@@ -290,6 +290,9 @@ bench-stream: install ## on the test cluster, as root: a run begins while its te
 bench-own-rows: install ## bytes and requests of a node's workers beside their rows, and waits on an S3 server 30 ms away; 2 minutes
 	$(BENCH).own_rows
 
+bench-prepare-on-target: install ## on the test cluster, as root: 2,000 Parquet files in a bucket, TOKENS=1000000000, prepared while KILLS=30 pods are lost; verified against the files
+	TOKENS=$${TOKENS:-1000000000} KILLS=$${KILLS:-30} $(BENCH).prepare_on_target
+
 cluster-storm: install ## on the test cluster, as root: FAULTS=30 by SEED=1, one in two minutes; an hour
 	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BENCH).cluster_storm
 

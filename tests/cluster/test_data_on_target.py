@@ -14,6 +14,7 @@ from cluster_tool import faults, network
 from headway.data.tiny_stories import stories
 from headway.state.store import Store
 from support.lab import Lab
+from support.pods_lost import PodsLost
 from support.prepared import write_lines
 from support.slow_text import SlowText, prepared_there, slow_text
 from support.waiting import wait_for
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(560)]
 
 WHY_LONG = "prepares a set several times; the parts themselves are in the unit tests"
 FILES, PARTS = 36, 6
+MANY_PARTS = 12
 PREPARE_SECONDS = 60.0
 """Long enough to pull a plug in the middle."""
 
@@ -65,6 +67,35 @@ def test_six_parts_and_a_machine_without_power(lab: Lab, text: SlowText) -> None
     )
     assert compared.returncode == 0, compared.stdout
     assert num_done < len(list(there.glob("shards/*.json"))) == FILES
+
+
+@pytest.mark.long(WHY_LONG)
+def test_thirty_pods_are_lost_in_three_ways_and_the_set_is_the_same(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with slow_text(tmp_path / "sources", network.HOST, 4 * MANY_PARTS) as text:
+        for name, value in text.fast.items():
+            monkeypatch.setenv(name, value)
+        resources = {"cpu": "100m", "memory": "768Mi"}
+        lab.change_target(
+            pod={"env": lab.target()["pod"]["env"] | text.slow},
+            prepare={"nodes": MANY_PARTS, "resources": resources},
+        )
+        lab.headway(*text.make_tokenizer)
+        here, there = lab.folder / "here", lab.shared / "sets" / "c4"
+        lab.headway(*text.prepare, "--into", str(here))
+        text.proxy.delay_seconds = 6.0  # twice a unit: nobody is done before the last loss
+        with lab.typed(*text.prepare, "--on", "lab", "--into", "c4") as typed:
+            typed.wait_for("documents", 240)
+            lost = PodsLost(lab)
+            wait_for("thirty losses", lambda: lost.lose_one() >= 30, 400)
+            text.proxy.delay_seconds = 0.0
+            assert typed.end(240) == 0, typed.output
+        print(f"{lost.num} pods lost, of one part at most {max(lost.of_part.values())}")
+        compared = subprocess.run(
+            ["diff", "-r", str(here), str(there)], capture_output=True, text=True, check=False
+        )
+        assert compared.returncode == 0, compared.stdout
 
 
 @pytest.mark.long("trains while text is prepared that comes slowly; bench-stream measures it")

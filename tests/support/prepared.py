@@ -71,7 +71,8 @@ def run(
 
 def run_part(job: PrepareJob, part: int, num_parts: int) -> SetManifest | None:
     """What a pod of a target does. Part 0 comes first; the manifest, once all parts are done."""
-    return prepare_in_parts(job, part, num_parts, lambda _: None, Patient(), lambda _: None)
+    clock = Patient()
+    return prepare_in_parts(job, part, num_parts, num_parts, lambda _: None, clock, lambda _: None)
 
 
 def encoded(

@@ -23,7 +23,15 @@ from headway.clock import SystemClock
 from headway.data.prepare.in_parts import put_tokenizer
 from headway.data.prepare.job import PrepareJob, completed, recipe_without_tokens
 from headway.data.prepare.job_text import preparation_key, text_of_job
-from headway.data.prepare.recipe import RECIPE, TokenizerFacts, differences, read_recipe
+from headway.data.prepare.recipe import (
+    PARTS_PER_NODE,
+    RECIPE,
+    TokenizerFacts,
+    differences,
+    parts_for,
+    read_recipe,
+    source_units,
+)
 from headway.data.prepare.set_tokenizer import companions_digest, load_set_tokenizer
 from headway.data.prepare.sources import (
     FoundSources,
@@ -42,7 +50,7 @@ from headway.launch.data_run import DataRun
 from headway.launch.storage_prune import note_used
 from headway.spec.data_config import CLAIM, HUB
 from headway.spec.load import LoadedTarget
-from headway.state.set_files import FAILED
+from headway.state.set_files import ATTEMPTS, FAILED
 from headway.state.store import Store
 
 IN_SET = "in the set"
@@ -79,7 +87,7 @@ def prepare_on(
     place: str | None,
     where: TargetRun,
     found: LoadedTarget,
-    parts: int | None,
+    nodes: int | None,
     secrets: Sequence[str] = (),
     until_planned: bool = False,
 ) -> TargetSet:
@@ -104,9 +112,9 @@ def prepare_on(
         if folder is None:
             _refuse_another(job, store, listed, given)
         number = hashlib.sha256(f"{key} {pods}".encode()).hexdigest()[:12]
-        wanted = Preparation(
-            number, parts or found.target.prepare.nodes, text_of_job(job), tuple(secrets)
-        )
+        nodes = nodes or found.target.prepare.nodes
+        parts = _num_parts(job, listed, nodes)
+        wanted = Preparation(number, parts, nodes, text_of_job(job), tuple(secrets))
         with errors_located(found):
             objects = data_objects(wanted, found.target)
         run = DataRun(where.kube, wanted.name, where.on, SystemClock())
@@ -122,8 +130,11 @@ def prepare_on(
                 put_tokenizer(Path(scratch), store)
             if not run.is_active():
                 store.remove(FAILED)
+                store.remove(ATTEMPTS)
             if run.start(objects):
-                say(f"preparing {name} on {where.on} in {wanted.parts} parts: {pods}")
+                at_once = f", {nodes} at a time" if nodes < parts else ""
+                in_parts = f"{parts} part{'s' * (parts > 1)}{at_once}"
+                say(f"preparing {name} on {where.on} in {in_parts}: {pods}")
             else:
                 say(f"{name} is being prepared on {where.on}: {pods}")
 
@@ -243,6 +254,13 @@ def _listed_claim(source: str, where: TargetRun) -> list[SourceFile]:
         SourceFile(name=f"{source}#{name}", size=facts.size, fingerprint=facts.tag)
         for name, facts in found.items()
     ]
+
+
+def _num_parts(job: PrepareJob, listed: FoundSources | None, nodes: int) -> int:
+    if listed is None:
+        return nodes * PARTS_PER_NODE
+    units = source_units(recipe_without_tokens(job, listed))
+    return parts_for(units, nodes, job.settings.unit_bytes)
 
 
 def _refuse_another(

@@ -88,7 +88,7 @@ def preparing_objects(run: RunFile, target: Target) -> list[Object]:
     if has_own_image(target) and target.prepare.image is None:
         # Then only what this machine cannot prepare.
         there = [source for source in there if _needs_pods(source)]
-    return data_objects(Preparation(ANY_KEY, 1, "", run.secrets), target) if there else []
+    return data_objects(Preparation(ANY_KEY, 1, 1, "", run.secrets), target) if there else []
 
 
 def _is_prepared_there(source: SourceConfig) -> bool:

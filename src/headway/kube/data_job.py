@@ -1,13 +1,14 @@
 """The Job whose pods prepare a set: each is one part of an Indexed Job.
 
 Their contract, `headway part`: HEADWAY_DATA says what is prepared, HEADWAY_DATA_PARTS in how
-many parts, HEADWAY_DATA_FAILURES how often this index has failed, HEADWAY_PROCESSES how many
-processes tokenise; Kubernetes sets JOB_COMPLETION_INDEX. A pod ends with 0 when its part is
-finished; whatever else it ends with, another takes its place, until `ATTEMPTS` have failed.
+many parts, HEADWAY_DATA_NODES how many of them at a time, HEADWAY_PROCESSES how many processes
+tokenise; Kubernetes sets JOB_COMPLETION_INDEX. A pod ends with 0 when its part is finished, or
+when the set holds failed.txt; whatever else it ends with, another takes its place.
 
-There is no podFailurePolicy: with one, Kubernetes would replace a pod on a dead machine only when
-that machine is back. So refusals are written to failed.txt in the set: every pod that finds it ends
-at once, and whoever watches deletes the Job.
+Kubernetes counts lost machines as failures, unless a podFailurePolicy ignores them. But with one,
+the only podReplacementPolicy is Failed: a pod on a dead machine is replaced when that machine is
+back, or its node is deleted. So Kubernetes' count is out of the way (`MOST_PODS`), and the parts
+count in the set what is their own failure, until failed.txt: data/prepare/in_parts.py.
 """
 
 from __future__ import annotations
@@ -29,22 +30,20 @@ from headway.kube.pods import (
     short_node_tolerations,
     template,
     variable,
-    variable_from_field,
 )
 from headway.kube.rbac import worker_account
 from headway.kube.reviews import amount
 from headway.kube.worker_job import secret_variable
 from headway.spec.target_file import Target
 
-ATTEMPTS = 10
-"""Pods of one index that may fail. A lost machine counts as well, so few would be too few on spot
-machines."""
+MOST_PODS = 100
+"""Pods of one index that may fail or be lost. An index is hours of work at most, and loses a pod or
+two; Kubernetes waits ten minutes after the sixth, so only what never gets to run a part, such as a
+broken image, fails this often."""
 KEPT_SECONDS = 3600
 """After its end."""
 GRACE_SECONDS = 10
 """A part that ends early has lost at most the shard that it was writing."""
-FAILURES = "batch.kubernetes.io/job-index-failure-count"
-"""Annotation of a pod, set by Kubernetes."""
 MOST_BY_DEFAULT = {"cpu": "8", "memory": "32Gi"}
 """Workers often have a whole machine with accelerators: no other machine would hold such pods, or
 one would be bought for each."""
@@ -59,6 +58,8 @@ class Preparation:
     key: str
     """Digits that identify it: sources, settings and destination."""
     parts: int
+    nodes: int
+    """Parts that are prepared at the same time."""
     what: str
     """What `headway part` reads, as JSON."""
     secrets: Sequence[str] = ()
@@ -98,8 +99,8 @@ def _job(preparation: Preparation, target: Target) -> Object:
         "spec": {
             "completionMode": "Indexed",
             "completions": preparation.parts,
-            "parallelism": preparation.parts,
-            "backoffLimitPerIndex": ATTEMPTS - 1,
+            "parallelism": min(preparation.nodes, preparation.parts),
+            "backoffLimitPerIndex": MOST_PODS - 1,
             "maxFailedIndexes": 0,
             # At once, though the previous pod may still write: what both write is the same.
             "podReplacementPolicy": "TerminatingOrFailed",
@@ -161,7 +162,7 @@ def _environment(
     return [
         variable("HEADWAY_DATA", preparation.what),
         variable("HEADWAY_DATA_PARTS", str(preparation.parts)),
-        variable_from_field("HEADWAY_DATA_FAILURES", f"metadata.annotations['{FAILURES}']"),
+        variable("HEADWAY_DATA_NODES", str(preparation.nodes)),
         *([variable("HEADWAY_PROCESSES", str(whole_cores(cpu)))] if cpu is not None else []),
         *(secret_variable(name, target) for name in secrets),
     ]

@@ -77,12 +77,13 @@ class _Pods:
     """What the cluster says of a preparation."""
 
     num_ready: int
-    num_left: int
-    """Parts that are not finished."""
+    num_wanted: int
     reasons: Sequence[WaitReason]
     requests: Mapping[str, str]
     """Of each pod."""
     have_ended: bool
+    error: str
+    """Error of the newest pod that failed; empty if there is none."""
 
 
 class DataRun:
@@ -162,6 +163,7 @@ class DataRun:
         set is not. Raises RunFailed with the reason why it never will be."""
         hopeless, unjoined, not_started = Lasting(), Lasting(), Lasting()
         said, began, is_advised = "", self.clock.monotonic(), False
+        told = ""
         while True:
             state = self._patiently(look, line)
             if state.failure is not None:
@@ -177,6 +179,9 @@ class DataRun:
             if words and words != said:
                 line.above(words)
             said = words
+            if pods.error not in ("", told):
+                line.above(f"a pod has failed, and another takes its place: {pods.error}")
+                told = pods.error
             is_hopeless = pods.num_ready == 0 and any(one.is_hopeless for one in pods.reasons)
             if hopeless.seconds(is_hopeless, now, now) > HOPELESS_SECONDS:
                 self.end()
@@ -186,7 +191,7 @@ class DataRun:
             if not_started.seconds(waits, now, now) > NOT_STARTED_SECONDS and not is_advised:
                 is_advised = True
                 line.above(self._advice(pods.requests))
-            line.show(f"{state.words}  {pods.num_ready} of {pods.num_left} pods")
+            line.show(f"{state.words}  {pods.num_ready} of {pods.num_wanted} pods")
             pause = LOOK_SHARE * (now - began)
             self.clock.sleep(min(LOOK_SECONDS, max(FIRST_LOOK_SECONDS, pause)))
 
@@ -215,32 +220,41 @@ class DataRun:
         parts = (job.spec.completions if job.spec else None) or 0
         done = (job.status.succeeded if job.status else None) or 0
         num_ready = len(pods) - len(waits)
-        reasons = pod_waits(self.kube, job, waits, num_ready + done)
-        return _Pods(num_ready, parts - done, reasons, _requests(job), have_ended=ended is not None)
+        at_once = (job.spec.parallelism if job.spec else None) or parts
+        wanted = min(at_once, parts - done)
+        reasons = pod_waits(self.kube, job, waits, num_ready + at_once - wanted)
+        words = self._last_words() if job.status and job.status.failed else None
+        error = words.partition("error: ")[2].strip() if words else ""
+        have_ended = ended is not None
+        return _Pods(num_ready, wanted, reasons, _requests(job), have_ended, error)
 
     def _pods(self) -> list[Pod]:
         """Those that run or wait to run."""
-        found = self.kube.first_pods(labels(self.name, "data"), LOOKED_AT)
+        selector = labels(self.name, "data")
         return [
             pod
-            for pod in found
+            for phase in ("Running", "Pending")
+            for pod in self.kube.first_pods(selector, LOOKED_AT, {"status.phase": phase})
             if exit_code(pod) is None
             and pod.metadata is not None
             and pod.metadata.deletionTimestamp is None
         ]
 
     def _why_failed(self, said: str) -> RunFailed:
-        """With the last words of the newest pod that failed."""
-        failed = self.kube.first_pods(
-            labels(self.name, "data"), LOOKED_AT, {"status.phase": "Failed"}
-        )
-        for pod in sorted(failed, key=creation_time, reverse=True):
-            if words := termination_message(pod):
-                return _failed(words)
+        if words := self._last_words():
+            return _failed(words)
         return RunFailed(
             f"the preparation failed: {said}",
             f"run the same command to resume it; kubectl get events -n {self.kube.namespace}",
         )
+
+    def _last_words(self) -> str | None:
+        """Words of the newest pod that failed with some."""
+        failed = self.kube.first_pods(
+            labels(self.name, "data"), LOOKED_AT, {"status.phase": "Failed"}
+        )
+        found = map(termination_message, sorted(failed, key=creation_time, reverse=True))
+        return next(filter(None, found), None)
 
     def _patiently(self, look: Callable[[], Found], line: Watching) -> Found:
         deadline: float | None = None

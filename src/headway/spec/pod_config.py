@@ -88,7 +88,7 @@ class PrepareConfig(ComponentConfig):
     `pod`."""
 
     nodes: int = Field(default=4, ge=1, le=1000)
-    """Number of pods, each of which prepares its share of the sources."""
+    """Number of pods at a time. A long preparation has twenty parts for each."""
     image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
     """Image of these pods, by digest, with Headway and its extra `train`. Left out: `image` of the
     target. Needed where that has no Headway, for data that cannot be prepared on your machine."""

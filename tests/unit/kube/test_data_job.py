@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.errors import BadInput
-from headway.kube.data_job import ATTEMPTS, MOST_CHARACTERS, Preparation, data_objects
+from headway.kube.data_job import MOST_CHARACTERS, MOST_PODS, Preparation, data_objects
 from headway.kube.pod_overrides import TargetMismatch
 from headway.spec.target_file import Target
 
@@ -28,8 +28,8 @@ def target(**keys: Any) -> Target:
     )
 
 
-def job_of(wanted: Target, parts: int = 6, **more: Any) -> dict[str, Any]:
-    return data_objects(Preparation("ab12", parts, '{"sources": []}', **more), wanted)[0]
+def job_of(wanted: Target, parts: int = 6, nodes: int = 3, **more: Any) -> dict[str, Any]:
+    return data_objects(Preparation("ab12", parts, nodes, '{"sources": []}', **more), wanted)[0]
 
 
 def pod_of(wanted: Target, **more: Any) -> dict[str, Any]:
@@ -46,8 +46,10 @@ def test_each_part_is_an_index() -> None:
     job = job_of(target())
     assert job["metadata"]["name"] == "headway-data-ab12"
     spec = job["spec"]
-    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 6, 6)
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 6, 3)
     assert variables(target())["HEADWAY_DATA_PARTS"] == "6"
+    assert variables(target())["HEADWAY_DATA_NODES"] == "3"
+    assert job_of(target(), parts=2)["spec"]["parallelism"] == 2
 
 
 def test_the_pod_of_a_dead_machine_is_replaced_without_it() -> None:
@@ -55,7 +57,7 @@ def test_the_pod_of_a_dead_machine_is_replaced_without_it() -> None:
     spec = job_of(target())["spec"]
     assert spec["podReplacementPolicy"] == "TerminatingOrFailed"
     assert "podFailurePolicy" not in spec
-    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (ATTEMPTS - 1, 0)
+    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (MOST_PODS - 1, 0)
     seconds = {one["key"]: one["tolerationSeconds"] for one in pod_of(target())["tolerations"]}
     assert seconds == {"node.kubernetes.io/not-ready": 0, "node.kubernetes.io/unreachable": 0}
 
@@ -127,7 +129,7 @@ def test_an_image_without_headway_is_refused() -> None:
 def test_it_is_who_workers_are_for_the_cloud_and_waits_in_their_queue() -> None:
     role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/it"}
     made = data_objects(
-        Preparation("ab12", 2, "{}"),
+        Preparation("ab12", 2, 2, "{}"),
         target(service_account={"annotations": role}, queue="research"),
     )
     job, _, account = made
@@ -155,4 +157,4 @@ def test_tokens_that_the_target_names_reach_it() -> None:
 def test_too_many_sources_for_a_variable() -> None:
     what = "x" * (MOST_CHARACTERS + 1)
     with pytest.raises(BadInput, match="more than the 100000"):
-        data_objects(Preparation("ab12", 2, what), target())
+        data_objects(Preparation("ab12", 2, 2, what), target())

@@ -33,7 +33,7 @@ TARGET = Target.model_validate(
 FOLDER = "p-" + "0a" * 16
 WHAT = f'{{"into": "/headway/storage/sets/{FOLDER}"}}'
 JOB = "/apis/batch/v1/namespaces/ml/jobs/headway-data-ab12"
-OBJECTS = data_objects(Preparation("ab12", 2, WHAT), TARGET)
+OBJECTS = data_objects(Preparation("ab12", 4, 2, WHAT), TARGET)
 DONE = PreparationState("", is_done=True)
 AT_WORK = PreparationState("preparing c4: 43%")
 
@@ -131,7 +131,7 @@ def test_pods_that_wait_for_minutes_are_told_how_to_ask_for_less(
     wanted = TARGET.model_copy(
         update={"prepare": TARGET.prepare.model_copy(update={"resources": {"cpu": "8"}})}
     )
-    run.start(data_objects(Preparation("ab12", 2, WHAT), wanted))
+    run.start(data_objects(Preparation("ab12", 4, 2, WHAT), wanted))
     lacks = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes: 3 Insufficient cpu."}
     put_pod(kube, "a", {"phase": "Pending", "conditions": [lacks]})
     line = Line()
@@ -176,6 +176,21 @@ def test_a_refusal_ends_it_with_the_words_of_the_pod(kube: FakeKube, run: DataRu
     assert kube.named("jobs") == [], "or it would be tried again"
 
 
+def test_the_error_of_a_pod_is_told_while_others_try_again(kube: FakeKube, run: DataRun) -> None:
+    """Kubernetes tries for hours: whoever watches can mend it after a minute."""
+    run.start(OBJECTS)
+    kube.objects[JOB]["status"] = {"failed": 1}
+    put_pod(kube, "a", ended(1, "part 1 of 4\nerror: this image has Headway 1.0\nhint: use 1.1\n"))
+    put_pod(kube, "b", READY)
+    line = Line()
+    assert watch(run, AT_WORK, AT_WORK, DONE, line=line)
+    (words,) = line.said
+    assert words == (
+        "a pod has failed, and another takes its place: this image has Headway 1.0\nhint: use 1.1"
+    )
+    assert line.shown == ["preparing c4: 43%  1 of 2 pods"] * 2
+
+
 def test_a_job_that_failed_says_its_last_words(kube: FakeKube, run: DataRun) -> None:
     kube.job_status = {"conditions": [{"type": "Failed", "status": "True", "message": "index 1"}]}
     kube.job_status["conditions"][0]["reason"] = "MaxFailedIndexesExceeded"
@@ -198,7 +213,7 @@ def test_an_image_that_cannot_be_pulled_is_not_waited_for(kube: FakeKube, run: D
 
 
 def test_parts_that_did_not_see_each_other(kube: FakeKube, run: DataRun) -> None:
-    kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": 2}
+    kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": 4}
     run.start(OBJECTS)
     assert not watch(run, AT_WORK)
     assert isinstance(run.clock, Patient)

@@ -314,7 +314,8 @@ def _show_preparation(directory: str, begun: PreparationStatus, json_: bool) -> 
         (
             "so far",
             f"{short_count(begun.num_tokens)} tokens in "
-            f"{_counted(begun.num_documents, 'document')}, {_counted(begun.num_shards, 'shard')}",
+            f"{_counted(begun.num_documents, 'document')}, {_counted(begun.num_shards, 'shard')}, "
+            "up to the first piece that is not finished",
         ),
     ]
     if begun.failure is not None:

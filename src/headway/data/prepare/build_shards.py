@@ -3,7 +3,7 @@ order, and closes one shard after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,6 @@ from headway.data.formats.open_files import open_raw
 from headway.data.prepare.dedup import DuplicateFinder, remove_database
 from headway.data.prepare.encode import EncodedChunk
 from headway.data.prepare.encoder_pool import EncoderPool
-from headway.data.prepare.manifest import ShardRecords, is_finished, records_of_unit
 from headway.data.prepare.progress import ProgressReporter
 from headway.data.prepare.recipe import Recipe, SourceUnit
 from headway.data.prepare.shard_writer import ShardRecord, ShardWriter
@@ -24,6 +23,8 @@ from headway.state.store import Store
 SHARD_UNITS = 2
 """Size limit of a shard, in units of text: compressed text is several times the size of its file,
 so a unit of it makes several shards."""
+
+ShardRecords = dict[tuple[int, int], ShardRecord]
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,24 @@ class ShardBuilder:
         tokenizer_folder: Path,
         reporter: ProgressReporter,
         strict: bool,
+        shard_finished: Callable[[ShardRecord], None],
     ) -> None:
         self._store = store
         self._recipe = recipe
         self._tokenizer_folder = tokenizer_folder
         self._reporter = reporter
         self._strict = strict
+        self._shard_finished = shard_finished
         self._duplicates: DuplicateFinder | None = None
 
-    def build(self, units: Sequence[SourceUnit], records: ShardRecords, processes: int) -> None:
-        """Builds every shard of `units` that is not finished, and adds it to `records`."""
+    def build(
+        self, units: Sequence[SourceUnit], num_before: int, records: ShardRecords, processes: int
+    ) -> None:
+        """Builds every shard of `units` that `records` lacks. `num_before`: bytes of the source
+        that are finished besides."""
         todo = [unit for unit in units if not is_finished(records, unit.number)]
-        self._reporter.begin(
-            "tokens",
-            sum(unit.num_bytes for unit in units),
-            sum(unit.num_bytes for unit in units) - sum(unit.num_bytes for unit in todo),
-        )
+        total = num_before + sum(unit.num_bytes for unit in units)
+        self._reporter.begin("tokens", total, total - sum(unit.num_bytes for unit in todo))
         for unit in units:
             for record in records_of_unit(records, unit.number):
                 if self._strict and record.problems:
@@ -68,7 +71,9 @@ class ShardBuilder:
             return
         with ExitStack() as stack:
             if self._recipe.settings.deduplicate:
-                self._duplicates = DuplicateFinder(self._store.path(), is_begun=bool(records))
+                self._duplicates = DuplicateFinder(
+                    self._store.path(), is_begun=bool(records) or num_before > 0
+                )
                 stack.callback(self._duplicates.close)
             pool = stack.enter_context(EncoderPool(self._recipe, self._tokenizer_folder, processes))
             encoded = pool.encode(self._tasks(todo, records))
@@ -113,7 +118,7 @@ class ShardBuilder:
                 if self._duplicates is not None:
                     self._duplicates.commit()
                 record = shard.close(is_last=is_last)
-            records[unit.number, index] = record
+            self._shard_finished(record)
             index, first = index + 1, record.end_chunk
 
     def _fill(
@@ -165,6 +170,21 @@ class ShardBuilder:
             f"{where}: {problem.kind}: {problem.message}",
             "without --strict such records are left out, counted and listed",
         )
+
+
+def records_of_unit(records: ShardRecords, unit: int) -> list[ShardRecord]:
+    """Consecutive finished shards of the unit, starting with its first."""
+    found: list[ShardRecord] = []
+    while (unit, len(found)) in records:
+        found.append(records[unit, len(found)])
+        if found[-1].is_last:
+            break
+    return found
+
+
+def is_finished(records: ShardRecords, unit: int) -> bool:
+    found = records_of_unit(records, unit)
+    return bool(found) and found[-1].is_last
 
 
 def _num_lines_before(file: str, recipe: Recipe, begin: int) -> int:

@@ -3,16 +3,18 @@ knows which others are alive: whatever two of them write under one name has the 
 written by whoever is first.
 
     part 0            lists the sources, makes the tokenizer, writes the recipe
-    part i of n       makes the units i, i + n, ... of the recipe
+    each part         makes its units, and publishes what all have finished: partial_manifest.py
     who sees all      writes the manifest
 
-What nobody can mend by trying again is written to failed.txt, and ends them all.
+What nobody can mend by trying again is written to failed.txt, and ends them all. So is what ends a
+part ATTEMPTS times in a row before it finishes a shard. A lost machine is not: a process that is
+told to end takes its attempt back, and one that is not told has mostly finished a shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,22 +28,22 @@ from headway.data.prepare.job import (
     make_tokens,
     recipe_without_tokens,
 )
-from headway.data.prepare.manifest import is_finished, recipe_records, write_set_manifest
+from headway.data.prepare.manifest import remove_progress, write_set_manifest
+from headway.data.prepare.partial_manifest import PartialManifest, Publisher, write_part
 from headway.data.prepare.progress import PrepareProgress, ProgressReporter
 from headway.data.prepare.recipe import (
     RECIPE,
     Recipe,
-    SourceUnit,
     TokenizerFacts,
     read_recipe,
-    source_units,
-    units_in_turn,
+    units_of_part,
 )
 from headway.data.prepare.set_tokenizer import fetched_tokenizer
-from headway.data.prepare.shard_writer import record_file
-from headway.data.set_format import MANIFEST, SHARDS, TOKENIZER, SetManifest, read_manifest
+from headway.data.prepare.shard_writer import ShardRecord
+from headway.data.set_format import MANIFEST, TOKENIZER, SetManifest, read_manifest
 from headway.data.tokenizer import TOKENIZER_JSON, TokenizerSource
 from headway.errors import BadInput, CheckFailed, HeadwayError, NotFound, RunFailed
+from headway.state.set_files import ATTEMPTS as ATTEMPTS_FOLDER
 from headway.state.set_files import FAILED
 from headway.state.store import Store
 
@@ -50,7 +52,9 @@ PLAN_SECONDS = 1800.0
 """Time for part 0 to list the sources and to make the tokenizer, since this one began to wait."""
 SAY_SECONDS = 60.0
 OTHERS_SECONDS = 60.0
-"""Time for which a part that is done looks whether the others are. The last one always sees it."""
+"""Time for which one of the last parts looks whether the others are done. The last one sees it at
+once, except in a file system that keeps listings."""
+ATTEMPTS = 10
 FAILED_SECONDS = 30.0
 """Pause between two looks whether another part has failed for good."""
 FINAL = (BadInput, NotFound, CheckFailed)
@@ -61,22 +65,57 @@ class PreparationFailed(BadInput):
     """Another part has found what ends the preparation."""
 
 
+class Attempts:
+    """How often a part was begun since it last finished a shard."""
+
+    def __init__(self, store: Store, part: int) -> None:
+        self.number = 0
+        self._store = store
+        self._file = f"{ATTEMPTS_FOLDER}/{part}"
+
+    def begin(self) -> None:
+        with suppress(FileNotFoundError):
+            self.number = int(self._store.read(self._file))
+        if self.number >= ATTEMPTS:
+            raise BadInput(
+                f"a part has ended {ATTEMPTS} times without a word before it finished a shard: its "
+                "pods were killed, most likely because they needed more memory",
+                "prepare: {resources: {cpu: ..., memory: ...}} of the target",
+            )
+        self.number += 1
+        self._store.write(self._file, str(self.number).encode())
+
+    def take_back(self) -> None:
+        """Does not count the present attempt."""
+        if self.number:
+            self.number -= 1
+            self._store.write(self._file, str(self.number).encode())
+
+    def clear(self) -> None:
+        if self.number:
+            self.number = 0
+            self._store.remove(self._file)
+
+
 def prepare_in_parts(
     job: PrepareJob,
     part: int,
     num_parts: int,
+    nodes: int,
     progress: Callable[[PrepareProgress], None],
     clock: Clock,
     say: Callable[[str], None],
-    is_last_attempt: bool = False,
+    attempts: Attempts | None = None,
 ) -> SetManifest | None:
-    """Prepares a part; returns the manifest if all parts are done, whoever has written it.
-    `is_last_attempt`: whatever ends it is written to failed.txt, for those who wait."""
+    """Prepares a part; returns the manifest if all parts are done, whoever has written it. `nodes`:
+    parts that run at the same time."""
     store = Store(job.into)
-    with _failures_told(store, is_last_attempt):
+    attempts = attempts or Attempts(store, part)
+    with _failures_told(store, attempts):
         _refuse_failed(store)
         if store.size(MANIFEST) is not None:
             return read_manifest(store)
+        attempts.begin()
         if job.settings.deduplicate or job.settings.transform is not None:
             raise BadInput("deduplicate and transform cannot be prepared in parts")
         job = completed(job)
@@ -84,23 +123,39 @@ def prepare_in_parts(
         recipe = (
             _planned(job, store, reporter) if part == 0 else _planned_elsewhere(store, clock, say)
         )
-        units = source_units(recipe)
-        build(job, store, recipe, units_in_turn(units, part, num_parts), reporter)
-        return _joined(store, recipe, units, job.allow_unreadable, clock, say)
+        publisher, lines = Publisher(store, PartialManifest(recipe), clock), list[bytes]()
+
+        def shard_finished(record: ShardRecord) -> None:
+            lines.append(record.model_dump_json().encode())
+            publisher.shard_finished(record)
+            attempts.clear()
+
+        all_units = publisher.manifest.units
+        numbers = units_of_part(len(all_units), part, num_parts, nodes)
+        units = all_units[numbers.start : numbers.stop : numbers.step]
+        old = build(job, store, recipe, units, reporter, publisher.manifest, shard_finished)
+        if units:
+            lines += [record.model_dump_json().encode() for record in old.values()]
+            write_part(store, numbers, lines)
+        is_last = part >= num_parts - nodes
+        deadline = clock.monotonic() + (OTHERS_SECONDS if is_last else 0)
+        if (made := _joined(store, recipe, publisher, job, clock, deadline)) is None:
+            say("this part is done; others are not: the last of them completes the set")
+        return made
 
 
 @contextmanager
-def _failures_told(store: Store, is_last_attempt: bool) -> Iterator[None]:
+def _failures_told(store: Store, attempts: Attempts) -> Iterator[None]:
     try:
         yield
     except PreparationFailed:
         raise
     except HeadwayError as error:
-        if isinstance(error, FINAL) or is_last_attempt:
+        if isinstance(error, FINAL) or attempts.number >= ATTEMPTS:
             store.write(FAILED, str(error).encode())
         raise
     except Exception as error:
-        if is_last_attempt:
+        if attempts.number >= ATTEMPTS:
             store.write(FAILED, f"{type(error).__name__}: {error}".encode())
         raise
 
@@ -180,25 +235,22 @@ def _planned_elsewhere(store: Store, clock: Clock, say: Callable[[str], None]) -
 def _joined(
     store: Store,
     recipe: Recipe,
-    units: Sequence[SourceUnit],
-    allow_unreadable: bool,
+    publisher: Publisher,
+    job: PrepareJob,
     clock: Clock,
-    say: Callable[[str], None],
+    deadline: float,
 ) -> SetManifest | None:
-    deadline = clock.monotonic() + OTHERS_SECONDS
+    """The manifest, as soon as all parts are done; None if they are not at the deadline."""
     while True:
         if store.size(MANIFEST) is not None:
+            remove_progress(store)
             return read_manifest(store)
-        there = set(store.names(SHARDS))
-        # Few are read by parts that are done long before the others.
-        if all(record_file(unit.number, 0) in there for unit in units):
-            records = recipe_records(store, recipe)
-            if all(is_finished(records, unit.number) for unit in units):
-                return write_set_manifest(
-                    store, recipe, units, records, allow_unreadable=allow_unreadable
-                )
+        publisher.publish()
+        if publisher.manifest.is_complete:
+            return write_set_manifest(
+                store, recipe, publisher.manifest, allow_unreadable=job.allow_unreadable
+            )
         _refuse_failed(store)
-        if clock.monotonic() > deadline:
-            say("this part is done; others are not: the last of them completes the set")
+        if clock.monotonic() >= deadline:
             return None
         clock.sleep(LOOK_SECONDS)

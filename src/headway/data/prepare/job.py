@@ -12,9 +12,10 @@ from pathlib import Path
 
 from headway.clock import Clock
 from headway.cores import num_cores
-from headway.data.prepare.build_shards import ShardBuilder
+from headway.data.prepare.build_shards import ShardBuilder, ShardRecords
 from headway.data.prepare.extract import Extractor
-from headway.data.prepare.manifest import ShardRecords, recipe_records, write_set_manifest
+from headway.data.prepare.manifest import write_set_manifest
+from headway.data.prepare.partial_manifest import PartialManifest, Publisher, finished_units
 from headway.data.prepare.progress import PrepareProgress, ProgressReporter
 from headway.data.prepare.recipe import (
     Recipe,
@@ -33,6 +34,7 @@ from headway.data.prepare.set_tokenizer import (
     train_set_tokenizer,
     write_tokenizer,
 )
+from headway.data.prepare.shard_writer import ShardRecord, read_records
 from headway.data.prepare.sources import HUB, FoundSources, find_sources
 from headway.data.set_format import MANIFEST, SHARDS, SetManifest, read_manifest
 from headway.data.tokenizer import TokenizerSource
@@ -84,9 +86,11 @@ def prepare(
             return read_manifest(store)
         store.remove_partial(SHARDS)  # of an attempt that was killed
         units = source_units(recipe)
-        records = build(job, store, recipe, units, reporter)
+        publisher = Publisher(store, PartialManifest(recipe), clock)
+        build(job, store, recipe, units, reporter, publisher.manifest, publisher.shard_finished)
+        publisher.manifest.read_records(store)
         return write_set_manifest(
-            store, recipe, units, records, allow_unreadable=job.allow_unreadable
+            store, recipe, publisher.manifest, allow_unreadable=job.allow_unreadable
         )
 
 
@@ -109,12 +113,20 @@ def build(
     recipe: Recipe,
     units: Sequence[SourceUnit],
     reporter: ProgressReporter,
+    prepared: PartialManifest,
+    shard_finished: Callable[[ShardRecord], None],
 ) -> ShardRecords:
-    """Builds what is missing of `units`. Returns their records."""
-    records = recipe_records(store, recipe, {unit.number for unit in units})
+    """Builds what is missing of `units`. Returns the records of shards that were there before, but
+    for units that are published or belong to a finished part."""
+    prepared.read(store)
+    # With `strict` every record is looked at.
+    done = {unit.number for unit in finished_units(store, prepared) if not job.strict}
+    todo = [unit for unit in units if unit.number not in done]
+    num_before = sum(unit.num_bytes for unit in units if unit.number in done)
+    records = read_records(store, recipe.digest, [unit.number for unit in todo])
     with fetched_tokenizer(store) as folder:
-        builder = ShardBuilder(store, recipe, folder, reporter, job.strict)
-        builder.build(units, records, _processes(job, units))
+        builder = ShardBuilder(store, recipe, folder, reporter, job.strict, shard_finished)
+        builder.build(todo, num_before, records, _processes(job, units))
     # Before the manifest: a set that has one is not opened here again.
     builder.clear()
     return records

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
 
-import headway
 from headway.data.formats.chunks import Problem
 from headway.data.prepare.damage import damage_to
 from headway.data.prepare.extract import ALL_DROPPED, Omitted
+from headway.data.prepare.partial_manifest import PartialManifest, parsed_problems, problem_line
 from headway.data.prepare.progress import HINTS, by_count, nothing_readable
-from headway.data.prepare.recipe import Recipe, SourceUnit
-from headway.data.prepare.shard_writer import ShardRecord, read_records
-from headway.data.set_format import MANIFEST, SHARD_TABLE, SHARDS, SetManifest, token_dtype
-from headway.data.shard_table import ShardTable
+from headway.data.prepare.recipe import Recipe
+from headway.data.set_format import MANIFEST, SHARD_TABLE, SHARDS, SetManifest
 from headway.data.statistics import Statistics
 from headway.errors import BadInput
+from headway.state.set_files import PROGRESS
 from headway.state.store import Store
 
 PROBLEMS = "problems.jsonl"
@@ -27,117 +24,45 @@ ACCEPT = (
     "prepare --allow-unreadable"
 )
 
-ShardRecords = dict[tuple[int, int], ShardRecord]
-
-
-def recipe_records(
-    store: Store, recipe: Recipe, units: Collection[int] | None = None
-) -> ShardRecords:
-    """The finished shards of this recipe; with `units`, of these alone."""
-    return {
-        key: record
-        for key, record in read_records(store, units).items()
-        if record.recipe_digest == recipe.digest
-    }
-
-
-def records_of_unit(records: ShardRecords, unit: int) -> list[ShardRecord]:
-    """Consecutive finished shards of the unit, starting with its first."""
-    found: list[ShardRecord] = []
-    while (unit, len(found)) in records:
-        found.append(records[unit, len(found)])
-        if found[-1].is_last:
-            break
-    return found
-
-
-def is_finished(records: ShardRecords, unit: int) -> bool:
-    found = records_of_unit(records, unit)
-    return bool(found) and found[-1].is_last
-
 
 def write_set_manifest(
-    store: Store,
-    recipe: Recipe,
-    units: Sequence[SourceUnit],
-    records: ShardRecords,
-    *,
-    allow_unreadable: bool,
+    store: Store, recipe: Recipe, prepared: PartialManifest, *, allow_unreadable: bool
 ) -> SetManifest:
-    """Writes problems.jsonl, the table of shards and, last, the manifest. All units must be
-    finished. Refuses a set most of whose records were left out, or of damaged files, unless
-    allowed; nothing has to be read again then."""
-    ordered = [record for unit in units for record in records_of_unit(records, unit.number)]
-    table = ShardTable.of(record.shard for record in ordered if record.shard is not None)
-    located = [*recipe.left_out, *located_problems(units, records)]
-    statistics = Statistics(problems=_counts(recipe.left_out))
-    for record in ordered:
-        statistics += record.statistics
+    """Writes problems.jsonl, the table of shards and, last, the manifest, of all units. Refuses a
+    set most of whose records were left out, or of damaged files, unless allowed; nothing has to be
+    read again then."""
+    assert prepared.is_complete
+    sums, unread = prepared.sums, prepared.problems
+    located = [*recipe.left_out, *unread]
+    statistics = Statistics(problems=_counts(recipe.left_out)) + sums.statistics
     if located:
-        lines = (json.dumps(_facts(problem), ensure_ascii=False) for problem in located)
-        store.write(PROBLEMS, ("\n".join(lines) + "\n").encode())
-    left_out = sum(record.num_tokens_left_out for record in ordered)
-    if not len(table):
-        raise _empty(recipe, statistics, left_out, located)
-    settings = recipe.settings
-    if not allow_unreadable and not settings.in_sequence:
-        unread = located[len(recipe.left_out) :]
+        left_out = map(problem_line, recipe.left_out)
+        store.write(PROBLEMS, b"".join([*left_out, *prepared.problem_lines]))
+    if not sums.num_shards:
+        raise _empty(recipe, statistics, sums.num_tokens_left_out, located)
+    if not allow_unreadable and not recipe.settings.in_sequence:
         _refuse_damaged(recipe, unread, store)
-        _refuse_few(recipe, table.num_documents, statistics, unread, store)
-    manifest = SetManifest(
-        layout=settings.layout,
-        window_tokens=settings.window_tokens,
-        vocab_size=recipe.tokens.vocab_size,
-        token_dtype=token_dtype(recipe.tokens.vocab_size),
-        num_tokens=table.num_tokens,
-        num_documents=table.num_documents,
-        num_bytes=sum(record.num_bytes for record in ordered),
-        num_tokens_left_out=left_out,
-        block_tokens=settings.block_tokens,
-        window_blocks=settings.window_blocks,
-        in_sequence=settings.in_sequence,
-        special_ids=recipe.tokens.special_ids,
-        tokenizer_digest=recipe.tokens.digest,
-        recipe_digest=recipe.digest,
-        statistics=statistics,
-        num_shards=len(table),
-        shard_table_digest=table.digest,
-        created_by=f"headway {headway.__version__}",
-    )
+        _refuse_few(recipe, sums.num_documents, statistics, unread, store)
+    table = prepared.table
+    manifest = prepared.set_manifest(table).model_copy(update={"statistics": statistics})
     store.remove_partial(SHARDS)
     store.write(SHARD_TABLE, table.to_bytes())
     store.write(MANIFEST, manifest.model_dump_json(indent=2).encode() + b"\n")
+    remove_progress(store)
     return manifest
 
 
-def located_problems(units: Sequence[SourceUnit], records: ShardRecords) -> list[Problem]:
-    """Problems, with lines counted from the beginning of their files, not of their ranges."""
-    found = []
-    read: dict[str, int] = {}  # lines of each file in the units so far
-    for unit in units:
-        unit_read: dict[str, int] = {}
-        first_lines: dict[str, int] = {}
-        begins = {source.file for source in unit.ranges if source.begin > 0}
-        for record in records_of_unit(records, unit.number):
-            first_lines = record.first_lines | first_lines
-            for problem in record.problems:
-                line = problem.line
-                if line is not None and problem.file in begins:
-                    line += read.get(problem.file, 0) + 1 - first_lines[problem.file]
-                found.append(replace(problem, line=line))
-            for file, lines in record.lines.items():
-                unit_read[file] = unit_read.get(file, 0) + lines
-        for file, lines in unit_read.items():
-            read[file] = read.get(file, 0) + lines
-    return found
+def remove_progress(store: Store) -> None:
+    """Removes what only an unfinished preparation needs."""
+    with suppress(OSError):  # another part may write to it; its content is ignored from now on
+        store.remove(PROGRESS)
 
 
 def read_problems(store: Store) -> list[Problem]:
     try:
-        content = store.read(PROBLEMS)
+        return parsed_problems(store.read(PROBLEMS).splitlines())
     except FileNotFoundError:
         return []
-    return [Problem(**json.loads(line)) for line in content.splitlines()]
 
 
 def _counts(problems: Sequence[Problem]) -> dict[str, int]:
@@ -145,13 +70,6 @@ def _counts(problems: Sequence[Problem]) -> dict[str, int]:
     for problem in problems:
         counts[problem.kind] = counts.get(problem.kind, 0) + 1
     return counts
-
-
-def _facts(problem: Problem) -> dict[str, Any]:
-    """Return the fields of a problem, without those that say nothing about it."""
-    facts = asdict(problem)
-    needed = ("kind", "file", "line", "message")
-    return {name: fact for name, fact in facts.items() if name in needed or fact}
 
 
 def _refuse_damaged(recipe: Recipe, problems: Sequence[Problem], store: Store) -> None:

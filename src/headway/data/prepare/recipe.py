@@ -33,6 +33,10 @@ UNIT_BYTES = 2**27
 """Source text per unit. 128 MiB make a shard of about 64 MiB: few files, each quick to rebuild."""
 
 
+PARTS_PER_NODE = 20
+PART_BYTES = 2**31
+"""Least source text of a part, if there are several per node: eight processors take a minute."""
+
 TOKEN_BYTES = 4
 """Text per token, about."""
 
@@ -165,7 +169,7 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SourceRange:
     file: str
     begin: int
@@ -175,7 +179,7 @@ class SourceRange:
     """Number of the part, for a dataset on the hub."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SourceUnit:
     number: int
     ranges: tuple[SourceRange, ...]
@@ -216,10 +220,21 @@ def source_units(recipe: Recipe) -> list[SourceUnit]:
     return units
 
 
-def units_in_turn(units: list[SourceUnit], part: int, num_parts: int) -> list[SourceUnit]:
-    """The units of part `part` of `num_parts`. In turn, because a run that trains meanwhile reads
-    the beginning of the sources first: all parts work on it."""
-    return units[part::num_parts]
+def parts_for(units: list[SourceUnit], nodes: int, unit_bytes: int) -> int:
+    """How many parts these units are divided into for so many nodes: many, so that a lost machine
+    holds up little, but each worth the start of a pod. `unit_bytes`: for units of unknown size."""
+    num_bytes = sum(unit.num_bytes or unit_bytes for unit in units)
+    rounds = min(PARTS_PER_NODE, num_bytes // (nodes * PART_BYTES), len(units) // nodes)
+    return min(nodes * max(1, rounds), len(units))
+
+
+def units_of_part(num_units: int, part: int, num_parts: int, nodes: int) -> range:
+    """Numbers of the units of a part. A run that trains meanwhile reads the beginning of the
+    sources first: so the parts that run at the same time take the units of one stretch in turn."""
+    rounds, number = -(-num_parts // nodes), part // nodes
+    at_once = min(nodes, num_parts - number * nodes)
+    begin, end = (num_units * edge // rounds for edge in (number, number + 1))
+    return range(begin + part % nodes, end, at_once)
 
 
 def _ranges(file: SourceFile, unit_bytes: int) -> list[tuple[SourceRange, int]]:

@@ -6,8 +6,9 @@ when its shard is built.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import IO, Literal
 
 import numpy as np
@@ -58,28 +59,33 @@ def record_file(unit: int, index: int) -> str:
 
 
 def read_records(
-    store: Store, units: Collection[int] | None = None
+    store: Store, recipe_digest: str, units: Iterable[int]
 ) -> dict[tuple[int, int], ShardRecord]:
-    """The existing finished shards, by unit and index. `units`: of these alone."""
-    names = [
-        name
-        for name in store.names(SHARDS)
-        if name.endswith(RECORD) and (units is None or _unit_of(name) in units)
-    ]
+    """The finished shards of these units, by unit and index."""
     records = {}
-    for content in in_parallel(store.read, names, NUM_REQUESTS):
-        try:
-            record = ShardRecord.model_validate_json(content)
-        except ValidationError:
-            continue  # from another version: rebuild that shard
-        records[record.unit, record.index] = record
+    read = partial(read_record, store, recipe_digest)
+    for record in in_parallel(lambda unit: read(unit, 0), units, NUM_REQUESTS):
+        while record is not None:
+            records[record.unit, record.index] = record
+            record = None if record.is_last else read(record.unit, record.index + 1)
     return records
 
 
-def _unit_of(name: str) -> int | None:
-    """Of a record's file."""
-    number = name.removeprefix(f"{SHARDS}/").removesuffix(RECORD).partition("-")[0]
-    return int(number) if number.isdigit() else None
+def read_record(store: Store, recipe_digest: str, unit: int, index: int) -> ShardRecord | None:
+    """The record of a shard; None if that is not finished."""
+    try:
+        return parsed_record(store.read(record_file(unit, index)), recipe_digest)
+    except FileNotFoundError:
+        return None
+
+
+def parsed_record(content: bytes, recipe_digest: str) -> ShardRecord | None:
+    """None for a record of another recipe or version: its shard has to be built again."""
+    try:
+        record = ShardRecord.model_validate_json(content)
+    except ValidationError:
+        return None
+    return record if record.recipe_digest == recipe_digest else None
 
 
 class ShardWriter:

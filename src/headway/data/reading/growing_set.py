@@ -15,18 +15,16 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from pydantic import ValidationError
 
-import headway
 from headway.data.order import Order
-from headway.data.prepare.recipe import Recipe, read_recipe, source_units
-from headway.data.prepare.shard_writer import ShardRecord, record_file
+from headway.data.prepare.partial_manifest import PartialManifest
+from headway.data.prepare.recipe import Recipe, read_recipe
 from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.reading.tokenizer_folder import local_tokenizer
 from headway.data.retry import READ_SECONDS, with_retries
-from headway.data.set_format import MANIFEST, Layout, SetManifest, token_dtype
-from headway.data.shard_table import Shard, ShardTable
+from headway.data.set_format import MANIFEST, Layout, SetManifest
+from headway.data.shard_table import ShardTable
 from headway.errors import RunFailed
 from headway.state.set_files import FAILED
 from headway.state.store import Store
@@ -58,10 +56,7 @@ class GrowingSet:
         self._reading = reading
         self._store = store
         self._lock = threading.Lock()
-        self._table = ShardTable.of(())
-        self._found: list[Shard] = []  # that are not in the table yet
-        self._next = (0, 0)  # unit and index of the next shard
-        self._num_units = len(source_units(recipe))
+        self._partial = PartialManifest(recipe, "shards")
         self._known: TokenSet | None = None
         self._is_finished = False
         self._is_closed = False
@@ -85,12 +80,13 @@ class GrowingSet:
     def progress(self) -> tuple[int, int]:
         """Number of finished units, and total number of units."""
         self._look()
-        return self._num_units if self._is_finished else self._next[0], self._num_units
+        num_units = len(self._partial.units)
+        return num_units if self._is_finished else self._partial.sums.next[0], num_units
 
     @property
     def num_tokens(self) -> int:
         """Tokens prepared so far."""
-        return self._table.num_tokens
+        return self._partial.sums.num_tokens
 
     @property
     def section_tokens(self) -> int:
@@ -122,14 +118,14 @@ class GrowingSet:
         """Returns when the positions before `end` can be read, or the set is finished. Looks at the
         store only if they are not known to be there."""
         clock, pause = self._reading.clock, POLL_SECONDS
-        last, since = self._next, clock.monotonic()
+        last, since = self._partial.sums.next, clock.monotonic()
         while self._num_known(sequence_length) < end and not self._is_finished:
             if self.num_samples(sequence_length) >= end or self._is_finished:
                 return
             if self._is_closed:
                 raise RunFailed(f"{self.location} was closed")
-            if self._next != last:
-                last, since = self._next, clock.monotonic()
+            if self._partial.sums.next != last:
+                last, since = self._partial.sums.next, clock.monotonic()
             if self._store.size(FAILED) is not None:
                 raise RunFailed(
                     f"preparing {self.location} failed: {self._store.read(FAILED).decode()}",
@@ -177,15 +173,11 @@ class GrowingSet:
             self._extend(finished.manifest, finished.table)
             self._is_finished = True
             return
-        while (record := self._record()) is not None:
-            if record.shard is not None:
-                self._found.append(record.shard)
-            unit, index = self._next
-            self._next = (unit + 1, 0) if record.is_last else (unit, index + 1)
-        if self._found:
-            self._table = self._table.followed_by(ShardTable.of(self._found))
-            self._found = []
-            self._extend(self._manifest(), self._table)
+        known = self._partial.sums.num_shards
+        self._partial.refresh(self._store)
+        if self._partial.sums.num_shards > known:
+            table = self._partial.table
+            self._extend(self._partial.set_manifest(table), table)
 
     def _extend(self, manifest: SetManifest, table: ShardTable) -> None:
         """One set for all shards that come: each has threads, a lease in the cache and mapped
@@ -195,43 +187,11 @@ class GrowingSet:
         else:
             self._known.extend(manifest, table)
 
-    def _record(self) -> ShardRecord | None:
-        try:
-            content = self._store.read(record_file(*self._next))
-        except FileNotFoundError:
-            return None
-        try:
-            return ShardRecord.model_validate_json(content)
-        except ValidationError:
-            return None  # from another version: that shard is being rebuilt
-
     @property
     def known(self) -> TokenSet:
         """The finished part of the set, as of the last refresh."""
         assert self._known is not None, "positions are given out only when they are there"
         return self._known
-
-    def _manifest(self) -> SetManifest:
-        """The manifest as if the set ended here."""
-        settings, tokens = self._recipe.settings, self._recipe.tokens
-        return SetManifest(
-            layout=settings.layout,
-            window_tokens=settings.window_tokens,
-            vocab_size=tokens.vocab_size,
-            token_dtype=token_dtype(tokens.vocab_size),
-            num_tokens=self._table.num_tokens,
-            num_documents=self._table.num_documents,
-            num_bytes=0,
-            block_tokens=settings.block_tokens,
-            window_blocks=settings.window_blocks,
-            in_sequence=True,
-            special_ids=tokens.special_ids,
-            tokenizer_digest=tokens.digest,
-            recipe_digest=self._recipe.digest,
-            num_shards=len(self._table),
-            shard_table_digest=self._table.digest,
-            created_by=f"headway {headway.__version__}",
-        )
 
 
 @dataclass(frozen=True)

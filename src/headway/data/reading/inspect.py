@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from headway.data.order import Permutation
-from headway.data.prepare.manifest import is_finished, recipe_records
-from headway.data.prepare.recipe import Recipe, read_recipe, source_units
+from headway.data.prepare.partial_manifest import PartialManifest, finished_units
+from headway.data.prepare.recipe import Recipe, read_recipe
 from headway.data.reading.token_set import TokenRows, TokenSet
 from headway.data.set_format import SetManifest
 from headway.data.shard_table import ShardTable
@@ -36,7 +36,8 @@ def set_bytes(manifest: SetManifest, table: ShardTable) -> int:
 
 @dataclass(frozen=True)
 class PreparationStatus:
-    """Progress of a set that has no manifest yet."""
+    """Progress of a set that has no manifest yet. Shards, tokens, documents and problems are those
+    up to the first piece that is not finished."""
 
     recipe: Recipe
     num_units: int
@@ -51,26 +52,35 @@ class PreparationStatus:
     failure: str | None
     """Reason why preparation in the background failed, if it did."""
 
+    @property
+    def share(self) -> float:
+        # Of a dataset on the hub, sizes are not known.
+        if not self.source_bytes:
+            return self.num_finished / self.num_units
+        return self.finished_bytes / self.source_bytes
 
-def preparation_status(store: Store) -> PreparationStatus | None:
-    """The progress; None if no preparation was started there."""
-    recipe = read_recipe(store)
-    if recipe is None:
-        return None
-    units = source_units(recipe)
-    records = recipe_records(store, recipe)
-    finished = [unit for unit in units if is_finished(records, unit.number)]
-    shards = [record.shard for record in records.values() if record.shard is not None]
+
+def preparation_status(
+    store: Store, partial: PartialManifest | None = None
+) -> PreparationStatus | None:
+    """The progress; None if no preparation was started there. `partial` is read on from."""
+    if partial is None:
+        recipe = read_recipe(store)
+        if recipe is None:
+            return None
+        partial = PartialManifest(recipe, "sums")
+    partial.refresh(store)
+    finished, sums = finished_units(store, partial), partial.sums
     return PreparationStatus(
-        recipe=recipe,
-        num_units=len(units),
+        recipe=partial.recipe,
+        num_units=len(partial.units),
         num_finished=len(finished),
-        source_bytes=sum(unit.num_bytes for unit in units),
+        source_bytes=sum(unit.num_bytes for unit in partial.units),
         finished_bytes=sum(unit.num_bytes for unit in finished),
-        num_shards=len(shards),
-        num_tokens=sum(shard.num_tokens for shard in shards),
-        num_documents=sum(shard.num_documents for shard in shards),
-        num_problems=sum(len(record.problems) for record in records.values()),
+        num_shards=sums.num_shards,
+        num_tokens=sums.num_tokens,
+        num_documents=sums.num_documents,
+        num_problems=sums.num_problems,
         failure=store.read(FAILED).decode() if store.size(FAILED) is not None else None,
     )
 

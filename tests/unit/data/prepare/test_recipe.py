@@ -16,9 +16,10 @@ from headway.data.prepare.recipe import (
     SourceUnit,
     TokenizerFacts,
     differences,
+    parts_for,
     read_recipe,
     source_units,
-    units_in_turn,
+    units_of_part,
 )
 from headway.data.prepare.sources import SourceFile
 from headway.data.set_format import SpecialIds
@@ -199,17 +200,38 @@ def test_small_files_share_a_unit() -> None:
     assert units([(3000, "txt")], 1000)[1].name == "0.txt from byte 1000"
 
 
-@given(drawn=sizes, unit_bytes=st.integers(1, 2000), num_parts=st.integers(1, 40))
-def test_parts_take_the_units_in_turn(
-    drawn: list[tuple[int, str]], unit_bytes: int, num_parts: int
+@given(num_units=st.integers(1, 200), num_parts=st.integers(1, 40), nodes=st.integers(1, 12))
+def test_parts_that_run_together_take_a_stretch_of_units_in_turn(
+    num_units: int, num_parts: int, nodes: int
 ) -> None:
-    all_units = units(drawn, unit_bytes)
-    parts = [units_in_turn(all_units, part, num_parts) for part in range(num_parts)]
-    together = [unit for part in parts for unit in part]
-    assert sorted(together, key=lambda unit: unit.number) == all_units
-    # The beginning is everybody's first.
-    firsts = [part[0].number for part in parts if part]
-    assert firsts == list(range(min(num_parts, len(all_units))))
+    parts = [units_of_part(num_units, part, num_parts, nodes) for part in range(num_parts)]
+    for first in range(0, num_parts, nodes):
+        together = [unit for part in parts[first : first + nodes] for unit in part]
+        assert len(together) <= -(-num_units * nodes // num_parts) + nodes
+        begin = parts[first].start
+        assert sorted(together) == list(range(begin, begin + len(together)))
+        firsts = [part[0] for part in parts[first : first + nodes] if part]
+        assert firsts == list(range(begin, begin + len(firsts)))
+    assert sorted(unit for part in parts for unit in part) == list(range(num_units))
+
+
+@pytest.mark.parametrize(
+    ("num_files", "file_bytes", "nodes", "num_parts"),
+    [
+        (10**5, 4 * 10**8, 4, 80),
+        (10**5, 4 * 10**8, 512, 10_240),
+        (100, 10**8, 4, 4),
+        (100, 10**9, 4, 44),
+        (5, 10**10, 4, 4),
+        (3, 10**5, 4, 1),
+    ],
+    ids=["40 TB", "many nodes", "10 GB", "100 GB", "few large files", "a little"],
+)
+def test_parts_are_many_for_a_long_preparation_and_few_for_a_short_one(
+    num_files: int, file_bytes: int, nodes: int, num_parts: int
+) -> None:
+    found = units([(file_bytes, "parquet")] * num_files, 2**27)
+    assert parts_for(found, nodes, 2**27) == num_parts
 
 
 # --- columns
