@@ -71,6 +71,11 @@ class GrowingSet:
             return None
         return cls(store, recipe, reading or ReadOptions())
 
+    @property
+    def is_growing(self) -> bool:
+        """Whether it was still being prepared at the last look."""
+        return not self._is_finished
+
     @cached_property
     def tokenizer_folder(self) -> Path:
         return local_tokenizer(
@@ -113,7 +118,10 @@ class GrowingSet:
         return GrowingOrder(self, seed, sequence_length)
 
     def wait_for(
-        self, end: int, sequence_length: int, show: Callable[[], None] = lambda: None
+        self,
+        end: int,
+        sequence_length: int,
+        show: Callable[[GrowingSet], None] = lambda growing: None,
     ) -> None:
         """Returns when the positions before `end` can be read, or the set is finished. Looks at the
         store only if they are not known to be there."""
@@ -136,7 +144,7 @@ class GrowingSet:
                     f"{self.location}: no new shard for {STALL_SECONDS / 60:.0f} minutes",
                     f"is it still being prepared? headway data show {self.location}",
                 )
-            show()
+            show(self)
             clock.sleep(pause)
             if not self._store.is_local:
                 pause = min(2 * pause, MOST_POLL_SECONDS)
@@ -150,7 +158,7 @@ class GrowingSet:
             looked, now = self._looked, self._reading.clock.monotonic()
             if looked is None or now - looked >= AHEAD_SECONDS:
                 self._look()
-        if self._known is not None and end <= self._num_known(sequence_length):
+        if self._known is not None and 0 < end <= self._num_known(sequence_length):
             self._known.prefetch(seed, sequence_length, first, count)
 
     def close(self) -> None:
@@ -222,6 +230,13 @@ class GrowingSet:
             shards=tuple(self._shards),
             created_by=f"headway {headway.__version__}",
         )
+
+
+def open_one(store: Store, reading: ReadOptions | None = None) -> GrowingSet | TokenSet:
+    """Opens one set, which may still be being prepared if it is in sequence."""
+    if store.size(MANIFEST) is None and (growing := GrowingSet.open(store, reading)):
+        return growing
+    return TokenSet.open(store, reading)
 
 
 @dataclass(frozen=True)

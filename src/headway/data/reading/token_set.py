@@ -59,6 +59,8 @@ class ReadOptions:
 class TokenSet:
     """A prepared set, open for reading; thread-safe."""
 
+    is_growing = False
+
     def __init__(
         self, store: Store, manifest: SetManifest, reading: ReadOptions | None = None
     ) -> None:
@@ -76,6 +78,10 @@ class TokenSet:
         self._index = ShardIndex(manifest)
         self._stream = _stream(self.store, self._index, self.digest, self._reading)
         self._ahead: tuple[int, int, list[Window]] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.manifest.num_tokens
 
     @property
     def section_tokens(self) -> int:
@@ -143,6 +149,11 @@ class TokenSet:
     def samples_per_section(self, sequence_length: int) -> int:
         """Samples per section of a set in sequence: a section is one mixing window."""
         return self._samples_per_block(sequence_length) * self.manifest.window_blocks
+
+    def wait_for(
+        self, end: int, sequence_length: int, show: Callable[..., None] = lambda growing: None
+    ) -> None:
+        """Returns at once: every sample is there."""
 
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         num_samples = self.num_samples(sequence_length)

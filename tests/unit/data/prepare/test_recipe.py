@@ -83,6 +83,7 @@ OTHER_SETTINGS: dict[str, Any] = {
     "side": "held_out",
     "in_sequence": True,
     "unit_bytes": 7,
+    "first_bytes": 7,
     "block_tokens": 7,
     "window_blocks": 7,
 }
