@@ -5,6 +5,7 @@ it."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from headway.spec.hub_names import SOURCE
 from headway.state.set_files import MANIFEST, MIXTURE, PREPARED
 
 if TYPE_CHECKING:
+    from headway.data.mixture_shares import RunSamples
     from headway.spec.data_config import DataSetConfig, MixtureMemberConfig
     from headway.spec.load import Loaded
     from headway.state.run_directory import RunDirectory
@@ -29,11 +31,11 @@ GIVE = "--set 'train_for=N tokens'"
 def epoch_samples(loaded: Loaded) -> int | None:
     """None: the set is not prepared, or elsewhere."""
     train, length = loaded.run.data.train, loaded.run.data.sequence_length
-    if train is None or train.stream:
+    if train is None or train.is_streamed:
         return None
     if train.mixture is not None:
-        each = _samples_of_members(loaded, train.mixture)
-        return _mixed(list(each.values()), [one.epochs for one in train.mixture.values()])
+        each = [one and one.samples for one in _sizes_of_members(loaded, train.mixture).values()]
+        return _mixed(each, [one.epochs for one in train.mixture.values()])
     if train.path is not None:
         if _is_remote(train.path):
             return None
@@ -59,31 +61,100 @@ def uses_of_members(loaded: Loaded) -> dict[str, MemberUse]:
     train = loaded.run.data.train
     if train is None or train.mixture is None:
         return {}
-    each, run_samples = _samples_of_members(loaded, train.mixture), _samples_to_train(loaded)
-    amounts = {
-        name: one.weight if one.epochs is None else _times(one.epochs, each[name])
-        for name, one in train.mixture.items()
+    sizes, run_samples = _sizes_of_members(loaded, train.mixture), _samples_to_train(loaded)
+    amounts: dict[str, float | None] = {
+        name: one.weight if one.epochs is None else _times(one.epochs, size and size.tokens)
+        for (name, one), size in zip(train.mixture.items(), sizes.values(), strict=True)
     }
+    if needs_sizes(train):
+        decided = decided_weights(_with_begun_here(loaded), sizes)
+        amounts = {name: decided and decided[name] for name in amounts}
     uses = {}
     for name, amount in amounts.items():
         share = epochs = None
         if amount is not None and None not in amounts.values():
             share = amount / sum(filter(None, amounts.values()))
-        own = each[name]
+        own = sizes[name]
         if share is not None and run_samples is not None and own is not None:
-            epochs = share * run_samples / own
+            epochs = share * run_samples / own.samples
         uses[name] = MemberUse(share, epochs)
     return uses
 
 
-def _samples_of_members(
+@dataclass(frozen=True)
+class SetSize:
+    tokens: int
+    samples: int
+
+
+def needs_sizes(train: DataSetConfig) -> bool:
+    """Whether the shares of a mixture follow from the sizes of its members."""
+    members = (train.mixture or {}).values()
+    return train.temperature is not None or any(one.max_epochs is not None for one in members)
+
+
+def decided_weights(loaded: Loaded, sizes: Mapping[str, SetSize | None]) -> dict[str, float] | None:
+    """The weight of each member, in slots, as `temperature` and `max_epochs` say of sets of these
+    sizes. None: a size is missing that decides it."""
+    from headway.data.mixture_shares import MemberAmount, decided_slots, exact, tempered
+
+    run = loaded.run
+    train = run.data.train
+    assert train is not None
+    assert train.mixture is not None
+    is_capped = any(one.max_epochs is not None for one in train.mixture.values())
+    samples = _mixed([size and size.samples for size in sizes.values()], [])
+    taken = _run_samples(loaded, samples) if is_capped else None
+    if is_capped and taken is None:
+        return None
+    members = []
+    for name, one in train.mixture.items():
+        size, most = sizes[name], None
+        if size is None and (one.weight is None or one.max_epochs is not None):
+            return None
+        if size is not None and one.max_epochs is not None:
+            most = math.floor(exact(one.max_epochs) * size.samples)
+        if one.weight is not None:
+            amount = exact(one.weight)
+        else:
+            assert size is not None
+            assert train.temperature is not None
+            amount = tempered(size.tokens, train.temperature)
+        members.append(MemberAmount(name, amount, most))
+    return dict(zip(train.mixture, map(float, decided_slots(members, taken)), strict=True))
+
+
+def _with_begun_here(loaded: Loaded) -> Loaded:
+    """With what the run's first start decided, if it was on this machine."""
+    from headway.cli.hub_pins import spec_before, with_begun
+    from headway.spec.resolve import run_directory
+
+    location = run_directory(loaded)
+    return loaded if "://" in location else with_begun(loaded, spec_before(location))
+
+
+def _run_samples(loaded: Loaded, samples: int | None) -> RunSamples | None:
+    """What the run takes, as long as it was when it first started; `samples`: of an epoch."""
+    from headway.data.mixture_shares import RunSamples
+    from headway.plan.train_length import num_steps
+
+    run, begun = loaded.run, loaded.begun
+    length = (begun.length if begun is not None else None) or run.train_for
+    if run.batch is None or (length.unit == "epochs" and samples is None):
+        return None
+    tokens = run.data.sequence_length
+    batch = run.batch.global_.sequences(tokens)
+    return RunSamples(num_steps(length.unit, length.amount, batch, tokens, samples), batch)
+
+
+def _sizes_of_members(
     loaded: Loaded, members: Mapping[str, MixtureMemberConfig]
-) -> dict[str, int | None]:
-    """Samples of each set. None: it is not prepared, or elsewhere."""
+) -> dict[str, SetSize | None]:
+    """Size of each set. None: it is not prepared, or elsewhere."""
     return {
         name: None
         if one.path is None or _is_remote(one.path)
-        else samples_of_set(str(loaded.folder / one.path), loaded.run.data.sequence_length)
+        else _size_of_set(loaded.folder / one.path, loaded.run.data.sequence_length)
         for name, one in members.items()
     }
 
@@ -138,12 +209,20 @@ def samples_of_set(location: str, sequence_length: int) -> int | None:
             if len(each) < len(members):
                 return None
             return _mixed(each, [member.get("epochs") for member in members])
+        size = _size_of_set(folder, sequence_length)
+        return size and size.samples
+    return None
+
+
+def _size_of_set(folder: Path, sequence_length: int) -> SetSize | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
-        tokens = int(manifest["num_tokens"])
+        tokens, samples = int(manifest["num_tokens"]), 0
         if manifest["layout"] == "stream":
-            return (tokens - 1) // sequence_length or None
-        is_fitting = manifest["window_tokens"] == sequence_length
-        return tokens // sequence_length if is_fitting else None
+            samples = (tokens - 1) // sequence_length
+        elif manifest["window_tokens"] == sequence_length:
+            samples = tokens // sequence_length
+        return SetSize(tokens, samples) if samples else None
     return None
 
 
@@ -160,7 +239,7 @@ def _mixed(each: list[int | None], epochs: list[float | None]) -> int | None:
 def what_is_missing(loaded: Loaded) -> str:
     """Why the number of steps is not known, and how to give it."""
     train, length = loaded.run.data.train, loaded.run.train_for
-    if train is not None and train.stream:
+    if train is not None and train.is_streamed:
         return (
             f"train_for: {length}: an epoch of a streamed set has no known length; give tokens or "
             f"steps: {GIVE}"

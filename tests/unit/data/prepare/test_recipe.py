@@ -200,6 +200,15 @@ def test_small_files_share_a_unit() -> None:
     assert units([(3000, "txt")], 1000)[1].name == "0.txt from byte 1000"
 
 
+def test_the_first_units_hold_as_much_as_is_asked_for() -> None:
+    files = [file(f"{number}.txt", 100) for number in range(5)]
+    for first_bytes, number in ((1, 1), (100, 1), (101, 2), (450, 5), (9999, 5)):
+        found = source_units(recipe(*files, unit_bytes=100, first_bytes=first_bytes))
+        assert found == source_units(recipe(*files, unit_bytes=100))[:number]
+    hub = source_units(recipe(file("hub:x", 0, num_parts=9), unit_bytes=100, first_bytes=250))
+    assert len(hub) == 3, "a part whose size is not known counts as a whole unit"
+
+
 @given(drawn=sizes, unit_bytes=st.integers(1, 2000), num_parts=st.integers(1, 40))
 def test_parts_take_the_units_in_turn(
     drawn: list[tuple[int, str]], unit_bytes: int, num_parts: int
