@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.preflight import steps_of
+from headway.data.mixture_shares import (
+    NUM_SLOTS,
+    MemberAmount,
+    decided_slots,
+    exact,
+    tempered,
+)
 from headway.errors import HeadwayError
+from headway.plan.train_length import num_steps
 from headway.spec.hub_names import SOURCE
 from headway.state.set_files import MANIFEST, MIXTURE, PREPARED
 
 if TYPE_CHECKING:
-    from headway.data.mixture_shares import RunSamples
     from headway.spec.data_config import DataSetConfig, MixtureMemberConfig
     from headway.spec.load import Loaded
     from headway.state.run_directory import RunDirectory
@@ -62,19 +69,11 @@ def uses_of_members(loaded: Loaded) -> dict[str, MemberUse]:
     if train is None or train.mixture is None:
         return {}
     sizes, run_samples = _sizes_of_members(loaded, train.mixture), _samples_to_train(loaded)
-    amounts: dict[str, float | None] = {
-        name: one.weight if one.epochs is None else _times(one.epochs, size and size.tokens)
-        for (name, one), size in zip(train.mixture.items(), sizes.values(), strict=True)
-    }
-    if needs_sizes(train):
-        decided = decided_weights(_with_begun_here(loaded), sizes)
-        amounts = {name: decided and decided[name] for name in amounts}
+    weights = decided_weights(_with_begun_here(loaded), sizes)
     uses = {}
-    for name, amount in amounts.items():
-        share = epochs = None
-        if amount is not None and None not in amounts.values():
-            share = amount / sum(filter(None, amounts.values()))
-        own = sizes[name]
+    for name, own in sizes.items():
+        share = None if weights is None else weights[name] / NUM_SLOTS
+        epochs = None
         if share is not None and run_samples is not None and own is not None:
             epochs = share * run_samples / own.samples
         uses[name] = MemberUse(share, epochs)
@@ -88,40 +87,40 @@ class SetSize:
 
 
 def needs_sizes(train: DataSetConfig) -> bool:
-    """Whether the shares of a mixture follow from the sizes of its members."""
-    members = (train.mixture or {}).values()
-    return train.temperature is not None or any(one.max_epochs is not None for one in members)
+    """Whether the weights of a mixture's members follow from their sizes."""
+    limits = [one.max_epochs for one in (train.mixture or {}).values()]
+    return train.temperature is not None or any(limits)
 
 
 def decided_weights(loaded: Loaded, sizes: Mapping[str, SetSize | None]) -> dict[str, float] | None:
-    """The weight of each member, in slots, as `temperature` and `max_epochs` say of sets of these
-    sizes. None: a size is missing that decides it."""
-    from headway.data.mixture_shares import MemberAmount, decided_slots, exact, tempered
-
-    run = loaded.run
-    train = run.data.train
+    """Weight of each member of a mixture, in slots. None: it depends on a size that is missing."""
+    run, train, members = loaded.run, loaded.run.data.train, []
     assert train is not None
-    assert train.mixture is not None
-    is_capped = any(one.max_epochs is not None for one in train.mixture.values())
-    samples = _mixed([size and size.samples for size in sizes.values()], [])
-    taken = _run_samples(loaded, samples) if is_capped else None
-    if is_capped and taken is None:
+    length = (loaded.begun and loaded.begun.length) or run.train_for
+    epoch = _mixed([size and size.samples for size in sizes.values()], [])
+    has_limit = any(one.max_epochs for one in (train.mixture or {}).values())
+    if has_limit and (run.batch is None or (length.unit == "epochs" and epoch is None)):
         return None
-    members = []
-    for name, one in train.mixture.items():
-        size, most = sizes[name], None
-        if size is None and (one.weight is None or one.max_epochs is not None):
+    steps = batch = 1
+    if has_limit and run.batch is not None:
+        tokens = run.data.sequence_length
+        batch = run.batch.global_.sequences(tokens)
+        steps = num_steps(length.unit, length.amount, batch, tokens, epoch)
+    for name, one in (train.mixture or {}).items():
+        size = sizes[name]
+        if size is None and (one.weight is None or one.max_epochs):
             return None
-        if size is not None and one.max_epochs is not None:
-            most = math.floor(exact(one.max_epochs) * size.samples)
-        if one.weight is not None:
+        known, most = size or SetSize(0, 0), None
+        if one.max_epochs:
+            most = math.floor(exact(one.max_epochs) * known.samples)
+        if one.weight:
             amount = exact(one.weight)
+        elif one.epochs:
+            amount = exact(one.epochs) * known.tokens
         else:
-            assert size is not None
-            assert train.temperature is not None
-            amount = tempered(size.tokens, train.temperature)
+            amount = tempered(known.tokens, train.temperature or 1)
         members.append(MemberAmount(name, amount, most))
-    return dict(zip(train.mixture, map(float, decided_slots(members, taken)), strict=True))
+    return dict(zip(sizes, map(float, decided_slots(members, steps, batch)), strict=True))
 
 
 def _with_begun_here(loaded: Loaded) -> Loaded:
@@ -131,20 +130,6 @@ def _with_begun_here(loaded: Loaded) -> Loaded:
 
     location = run_directory(loaded)
     return loaded if "://" in location else with_begun(loaded, spec_before(location))
-
-
-def _run_samples(loaded: Loaded, samples: int | None) -> RunSamples | None:
-    """What the run takes, as long as it was when it first started; `samples`: of an epoch."""
-    from headway.data.mixture_shares import RunSamples
-    from headway.plan.train_length import num_steps
-
-    run, begun = loaded.run, loaded.begun
-    length = (begun.length if begun is not None else None) or run.train_for
-    if run.batch is None or (length.unit == "epochs" and samples is None):
-        return None
-    tokens = run.data.sequence_length
-    batch = run.batch.global_.sequences(tokens)
-    return RunSamples(num_steps(length.unit, length.amount, batch, tokens, samples), batch)
 
 
 def _sizes_of_members(

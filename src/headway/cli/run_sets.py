@@ -63,11 +63,8 @@ def trainable_sets(loaded: Loaded, background: ExitStack, there: SetsThere | Non
         return Sets("", {})
     try:
         from headway.cli.set_preparation import wait_for_first_samples
-        from headway.data.reading.compatibility import (
-            require_fit,
-            require_layout,
-            require_whole,
-        )
+        from headway.data.reading.compatibility import require_fit, require_layout
+        from headway.data.reading.mixture import MixtureSet
         from headway.data.reading.sample_set import open_set
     except ImportError as error:
         raise needs_train("reading a prepared set", error) from None
@@ -76,8 +73,12 @@ def trainable_sets(loaded: Loaded, background: ExitStack, there: SetsThere | Non
     objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
     for location in (sets.train, *sets.validation.values()):
         with closing(open_set(Store(location))) as samples:
-            if location in sets.validation.values():
-                require_whole(samples)
+            grows = samples.in_sequence and isinstance(samples, MixtureSet)
+            if location != sets.train and (grows or samples.is_growing):
+                raise BadInput(
+                    f"{location} is for training alone: its samples are not known from the start",
+                    f"name a set that is prepared; what it is: headway data show {location}",
+                )
             if there is not None and samples.is_growing:
                 require_layout(samples, objective, length)  # workers wait for its first samples
                 continue
@@ -338,8 +339,7 @@ def _ready_mixture(
 def _weights(
     dataset: DataSetConfig, loaded: Loaded, locations: Mapping[str, str]
 ) -> tuple[list[str], Mapping[str, float | None]]:
-    """Digests of a mixture's members, and their weights: as written, or as decided by their
-    sizes."""
+    """Digests of a mixture's members, and their weights, as written or as their sizes decide."""
     from headway.cli.epoch_samples import SetSize, decided_weights, needs_sizes
     from headway.data.reading.sample_set import open_set
     from headway.data.reading.token_set import TokenSet

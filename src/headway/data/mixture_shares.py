@@ -36,18 +36,6 @@ class MemberAmount:
     """Samples that it may contribute to the whole run: by its `max_epochs`."""
 
 
-@dataclass(frozen=True)
-class RunSamples:
-    """Samples that a run takes from all members together."""
-
-    steps: int
-    batch: int
-
-    @property
-    def num_positions(self) -> int:
-        return self.steps * self.batch
-
-
 def exact(number: float) -> Fraction:
     """The decimal number as written, not the nearest binary fraction: a tenth is a tenth."""
     return Fraction(repr(number))
@@ -60,53 +48,48 @@ def tempered(num_tokens: int, temperature: float) -> Fraction:
     return Fraction(context.power(Decimal(num_tokens), exponent))
 
 
-def decided_slots(members: Sequence[MemberAmount], run: RunSamples | None) -> tuple[int, ...]:
-    """Slots in proportion to the amounts; None of a run if no member has `most_samples`.
+def decided_slots(members: Sequence[MemberAmount], steps: int, batch: int) -> tuple[int, ...]:
+    """Slots in proportion to the amounts, within what members may contribute to a run of so many
+    steps of `batch` samples.
 
-    A member contributes no more than these: among the first n positions, one with s slots has less
-    than n * s / NUM_SLOTS + 1 (see `arrange_slots`): s <= most_samples * NUM_SLOTS / n is enough.
+    Among the first n positions a member with s slots has less than n * s / NUM_SLOTS + 1 (see
+    `arrange_slots`): s <= most_samples * NUM_SLOTS / n is enough.
     """
-    limits = {
-        number: member.most_samples * NUM_SLOTS // run.num_positions
-        for number, member in enumerate(members)
-        if member.most_samples is not None and run is not None
-    }
+    most = [steps * batch if one.most_samples is None else one.most_samples for one in members]
+    limits = [samples * NUM_SLOTS // (steps * batch) for samples in most]
     cut: dict[int, int] = {}
     while True:
-        others = {n: member.amount for n, member in enumerate(members) if n not in cut}
-        if not others and run is not None:
-            raise _too_few(members, run)
+        others = [n for n in range(len(members)) if n not in cut]
         left = NUM_SLOTS - sum(cut.values())
-        found = dict(zip(others, divide_slots(list(others.values()), left), strict=True))
-        over = {n: limits[n] for n, slots in found.items() if slots > limits.get(n, NUM_SLOTS)}
+        slots = divide_slots([members[n].amount for n in others], left)
+        found = dict(zip(others, slots, strict=True))
+        over = {n: limits[n] for n in others if found[n] > limits[n]}
         if not over:
             break
         cut |= over
-    names, numbers = [member.name for member in members], range(len(members))
-    if tiny := next((names[number] for number, slots in cut.items() if slots == 0), None):
+        if len(cut) == len(members):
+            raise _too_few(members, most, steps, batch)
+    if tiny := next((members[n].name for n, limit in cut.items() if limit == 0), None):
         raise BadInput(
-            f"max_epochs leaves {tiny} less than {_percent(Fraction(1, NUM_SLOTS))} of the run, "
-            "the smallest share there can be",
+            f"max_epochs leaves {tiny} less than the smallest share of a run, one in {NUM_SLOTS}",
             f"leave {tiny} out, or raise its max_epochs",
         )
-    total = sum(others.values())
-    wanted = [Fraction(cut[n]) if n in cut else others[n] * left / total for n in numbers]
-    slots = tuple((found | cut)[n] for n in numbers)
-    require_shares(names, wanted, slots)
-    return slots
+    rest = [members[n] for n in others]
+    require_shares([one.name for one in rest], [one.amount for one in rest], slots)
+    return tuple((found | cut)[n] for n in range(len(members)))
 
 
-def _too_few(members: Sequence[MemberAmount], run: RunSamples) -> BadInput:
+def _too_few(
+    members: Sequence[MemberAmount], most: Sequence[int], steps: int, batch: int
+) -> BadInput:
     """The error if every member reaches its `max_epochs` before the run ends."""
-    allowed = [member.most_samples or 0 for member in members]
-    listed = ", ".join(f"{one.name} {most:,}" for one, most in zip(members, allowed, strict=True))
+    listed = ", ".join(f"{one.name} {num:,}" for one, num in zip(members, most, strict=True))
     # A slot each is lost to rounding.
-    steps = sum(allowed) * NUM_SLOTS // (NUM_SLOTS + len(members)) // run.batch
-    shorter = f", or train for less: --set 'train_for={steps} steps'" if steps else ""
+    enough = sum(most) * NUM_SLOTS // (NUM_SLOTS + len(members)) // batch
     return BadInput(
-        f"every set of the mixture reaches its max_epochs: together they give {sum(allowed):,} "
-        f"samples ({listed}), and the run takes {run.num_positions:,}",
-        f"raise a max_epochs, or leave one out{shorter}",
+        f"every set of the mixture reaches its max_epochs: together they give {sum(most):,} "
+        f"samples ({listed}), and the run takes {steps * batch:,}",
+        f"raise a max_epochs, or train for less: --set 'train_for={max(1, enough)} steps'",
     )
 
 

@@ -190,12 +190,8 @@ class MixtureMemberConfig(SourceConfig):
             raise ValueError("give only one of `weight` and `epochs`")
         if self.epochs is not None and self.max_epochs is not None:
             raise ValueError("`epochs` says how often the set is read: remove `max_epochs`")
-        for key in ("epochs", "max_epochs"):
-            if self.stream and getattr(self, key) is not None:
-                raise ValueError(
-                    f"`stream` starts before the set's size is known: replace `{key}` by `weight`, "
-                    "or remove `stream`"
-                )
+        if self.stream and (self.epochs or self.max_epochs):
+            raise ValueError("`stream` starts before the size is known: give only a `weight`")
         if isinstance(self.stream, StreamConfig) and self.path is not None:
             raise ValueError("a set has its window already: write `stream: true`")
         self._consistent()
@@ -229,10 +225,7 @@ class DataSetConfig(SourceConfig):
             if given:
                 raise ValueError(f"`{given[0]}` belongs in a member of the mixture")
             if self.hold_out is not None:
-                raise ValueError(
-                    "`hold_out` cannot divide a mixture: name a set of each member's own under "
-                    "`validation`, as headway data prepare --hold-out makes it"
-                )
+                raise ValueError("`hold_out` needs `sources`, not a mixture of them")
         if self.stream and self.sources is None:
             in_mixture = "; in a mixture, write it in a member" if self.mixture else ""
             raise ValueError(f"`stream` needs `sources`{in_mixture}")
@@ -248,14 +241,10 @@ class DataSetConfig(SourceConfig):
                 )
             return
         for name, one in members.items():
-            if one.weight is not None or one.epochs is not None:
+            if one.weight or one.epochs or one.stream:
                 raise ValueError(
-                    f"`temperature` decides the share of {name}: remove its weight or epochs"
-                )
-            if one.stream:
-                raise ValueError(
-                    f"`temperature` needs to know the size of {name}: give every member a weight, "
-                    "or remove its `stream`"
+                    f"`temperature` decides the share of {name} by its size: remove its weight, "
+                    "epochs or stream, or give every member a weight instead"
                 )
 
     @property

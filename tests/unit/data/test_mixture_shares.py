@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from headway.data.mixture_shares import (
     NUM_SLOTS,
     MemberAmount,
-    RunSamples,
     decided_slots,
     divide_slots,
     tempered,
@@ -42,14 +41,13 @@ def test_a_tempered_share_is_the_same_on_every_machine() -> None:
 
 
 def test_what_a_limit_cuts_goes_to_the_others_in_proportion() -> None:
-    run = RunSamples(steps=1000, batch=8)
-    slots = decided_slots(members(a=(5, 1000), b=(2, None), c=(1, None)), run)
+    slots = decided_slots(members(a=(5, 1000), b=(2, None), c=(1, None)), 1000, 8)
     assert slots == (8192, 38229, 19115), "an eighth, and two thirds and a third of the rest"
-    assert decided_slots(members(a=(1, 8000), b=(1, 8000)), run) == (32768, 32768), (
+    assert decided_slots(members(a=(1, 8000), b=(1, 8000)), 1000, 8) == (32768, 32768), (
         "none is reached"
     )
     # The cut of the first brings the second to its own limit.
-    slots = decided_slots(members(a=(5, 800), b=(2, 3000), c=(1, None)), run)
+    slots = decided_slots(members(a=(5, 800), b=(2, 3000), c=(1, None)), 1000, 8)
     assert slots == (6553, 24576, 34407)
 
 
@@ -63,29 +61,29 @@ def test_what_a_limit_cuts_goes_to_the_others_in_proportion() -> None:
     steps=st.integers(1, 3000),
 )
 def test_slots_stay_within_every_limit(asked: list[tuple[int, int | None]], steps: int) -> None:
-    run = RunSamples(steps, batch=8)
+    num_positions = 8 * steps
     wanted = [MemberAmount(str(n), Fraction(one), most) for n, (one, most) in enumerate(asked)]
     most = [limit for _, limit in asked]
     try:
-        slots = decided_slots(wanted, run)
+        slots = decided_slots(wanted, steps, 8)
     except BadInput:
         # Each loses less than a slot.
         assert None not in most
-        assert sum(filter(None, most)) < run.num_positions * (1 + len(asked) / NUM_SLOTS)
+        assert sum(filter(None, most)) < num_positions * (1 + len(asked) / NUM_SLOTS)
         return
     assert sum(slots) == NUM_SLOTS
     for limit, count in zip(most, slots, strict=True):
-        assert limit is None or count * run.num_positions <= limit * NUM_SLOTS
+        assert limit is None or count * num_positions <= limit * NUM_SLOTS
 
 
 def test_no_member_is_read_more_often_than_its_limit() -> None:
     """Counted in the table itself, at runs that end anywhere in it."""
     for steps in (7, 1_234, 9_876):
-        run = RunSamples(steps, batch=11)
-        most = [run.num_positions // 7, None, run.num_positions // 3]
+        num_positions = 11 * steps
+        most = [num_positions // 7, None, num_positions // 3]
         wanted = [MemberAmount(str(n), Fraction(1), limit) for n, limit in enumerate(most)]
         wanted[0] = replace(wanted[0], amount=Fraction(5))
-        counts = SlotTable(decided_slots(wanted, run)).counts(run.num_positions)
+        counts = SlotTable(decided_slots(wanted, steps, 11)).counts(num_positions)
         for limit, count in zip(most, counts, strict=True):
             assert limit is None or limit - 2 <= count <= limit
 
@@ -93,14 +91,14 @@ def test_no_member_is_read_more_often_than_its_limit() -> None:
 def test_a_run_that_all_sets_together_are_too_few_for_is_refused_with_the_numbers() -> None:
     wanted = members(en=(3, 4000), de=(1, 2000))
     with pytest.raises(BadInput) as caught:
-        decided_slots(wanted, RunSamples(steps=1000, batch=8))
+        decided_slots(wanted, 1000, 8)
     assert "together they give 6,000 samples (en 4,000, de 2,000)" in caught.value.message
     assert "the run takes 8,000" in caught.value.message
     assert caught.value.hint is not None
     assert "--set 'train_for=749 steps'" in caught.value.hint
-    assert sum(decided_slots(wanted, RunSamples(steps=749, batch=8))) == NUM_SLOTS
+    assert sum(decided_slots(wanted, 749, 8)) == NUM_SLOTS
 
 
 def test_a_limit_below_the_smallest_share_is_refused_by_name() -> None:
-    with pytest.raises(BadInput, match=r"max_epochs leaves de less than 0\.00153 % of the run"):
-        decided_slots(members(en=(1, None), de=(1, 10)), RunSamples(steps=10**6, batch=8))
+    with pytest.raises(BadInput, match=r"max_epochs leaves de less than the smallest share"):
+        decided_slots(members(en=(1, None), de=(1, 10)), 10**6, 8)

@@ -217,14 +217,14 @@ STREAMED = "{sources: [a], tokenizer: gpt2, stream: true"
         ("{mixture: {a: {path: a, max_epochs: 0}}}", "greater than 0"),
         ("{mixture: {a: {path: a, weight: 1}}, temperature: 2}", "decides the share of a"),
         ("{path: a, temperature: 2}", "`temperature` needs a `mixture`"),
-        (f"{{mixture: {{a: {STREAMED}}}}}, temperature: 2}}", "needs to know the size of a"),
-        (f"{{mixture: {{a: {STREAMED}, epochs: 1}}}}}}", "replace `epochs` by `weight`"),
-        (f"{{mixture: {{a: {STREAMED}, max_epochs: 1}}}}}}", "replace `max_epochs` by `weight`"),
+        (f"{{mixture: {{a: {STREAMED}}}}}, temperature: 2}}", "the share of a by its size"),
+        (f"{{mixture: {{a: {STREAMED}, epochs: 1}}}}}}", "give only a `weight`"),
+        (f"{{mixture: {{a: {STREAMED}, max_epochs: 1}}}}}}", "give only a `weight`"),
         (
             "{mixture: {a: {path: a, weight: 1}}, stream: true}",
             "in a mixture, write it in a member",
         ),
-        ("{mixture: {a: {path: a, weight: 1}}, hold_out: 1%}", "cannot divide a mixture"),
+        ("{mixture: {a: {path: a, weight: 1}}, hold_out: 1%}", "not a mixture of them"),
         ("{path: a, stream: true}", "`stream` needs `sources`"),
         (f"{STREAMED}, deduplicate: true}}", "remove `deduplicate`"),
     ],
@@ -234,10 +234,8 @@ def test_shares_that_cannot_be_are_refused(folder: Path, train: str, says: str) 
 
 
 def test_shares_by_temperature_and_with_limits(folder: Path) -> None:
-    members = "a: {path: a, max_epochs: 4}, b: {sources: [b]}"
-    Path("run.yaml").write_text(
-        f"version: 1\ndata: {{train: {{mixture: {{{members}}}, temperature: 3, tokenizer: gpt2}}}}\n"
-    )
+    mixture = "{a: {path: a, max_epochs: 4}, b: {sources: [b]}}, temperature: 3, tokenizer: gpt2"
+    Path("run.yaml").write_text(f"version: 1\ndata: {{train: {{mixture: {mixture}}}}}\n")
     train = load_run("run.yaml").run.data.train
     assert train is not None
     assert train.mixture is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headway.data.reading.mixture import MixtureSet
 from headway.data.reading.sample_set import SampleSet
 from headway.errors import BadInput
 
@@ -17,21 +16,6 @@ def require_fit(samples: SampleSet, objective: str | None, sequence_length: int)
             f"{samples.location} has {samples.tail_tokens(sequence_length)} tokens, too few for "
             f"one sample of {sequence_length}",
             "use more text or a shorter data.sequence_length",
-        )
-
-
-def require_whole(samples: SampleSet) -> None:
-    """Refuses a validation set that grows: every evaluation is over the same samples."""
-    if samples.is_growing:
-        raise BadInput(
-            f"{samples.location} is a validation set and is still being prepared",
-            f"wait until it is prepared: headway data show {samples.location}",
-        )
-    if samples.in_sequence and isinstance(samples, MixtureSet):
-        raise BadInput(
-            f"{samples.location} is a mixture with streamed sets: training reads it, evaluation "
-            "cannot",
-            "name its members as validation sets",
         )
 
 

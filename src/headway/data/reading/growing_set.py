@@ -38,6 +38,10 @@ AHEAD_SECONDS = 5.0
 step."""
 
 
+Show = Callable[["GrowingSet"], None]
+"""Is called at every look at a set that is waited for."""
+
+
 class GrowingSet:
     """A set like any other, except that reads wait for samples that are not prepared yet."""
 
@@ -117,12 +121,7 @@ class GrowingSet:
     def order(self, seed: int, sequence_length: int) -> GrowingOrder:
         return GrowingOrder(self, seed, sequence_length)
 
-    def wait_for(
-        self,
-        end: int,
-        sequence_length: int,
-        show: Callable[[GrowingSet], None] = lambda growing: None,
-    ) -> None:
+    def wait_for(self, end: int, sequence_length: int, show: Show = lambda growing: None) -> None:
         """Returns when the positions before `end` can be read, or the set is finished. Looks at the
         store only if they are not known to be there."""
         clock, pause = self._reading.clock, POLL_SECONDS

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -26,7 +26,7 @@ from pydantic import Field, ValidationError
 import headway
 from headway.clock import Clock, SystemClock
 from headway.data.mixture_shares import NUM_SLOTS, divide_slots, exact, require_shares
-from headway.data.reading.growing_set import GrowingSet, open_one
+from headway.data.reading.growing_set import GrowingSet, Show, open_one
 from headway.data.reading.mixture_order import (
     MixtureOrder,
     SlotTable,
@@ -44,6 +44,7 @@ VERSIONS = (1, 2)
 MEMBER_SAMPLES = 2**40
 """Sample numbers of each member in version 2: where a member's begin depends on no size."""
 
+OneSet = TokenSet | GrowingSet
 Positive = Field(default=None, gt=0, allow_inf_nan=False)
 
 
@@ -90,7 +91,7 @@ def write_mixture(
     """Opens every member, checks that they fit, and writes mixture.json. `is_streamed`: members,
     which have weights, may still be being prepared."""
     version: Literal[1, 2] = 2 if is_streamed else 1
-    if problem := _problem(members, version):
+    if problem := _problem(members):
         raise BadInput(f"{store.root}: {problem}", _ONE_KIND)
     with ExitStack() as opened:
         sets = _open_members(opened, store.root, members, ReadOptions(), version)
@@ -139,7 +140,7 @@ def read_mixture(store: Store, clock: Clock | None = None) -> MixtureManifest:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise BadInput(f"{path}: {where}: {first['msg']}", _AGAIN) from None
-    if problem := _problem(manifest.members, manifest.version):
+    if problem := _problem(manifest.members):
         raise BadInput(f"{path}: {problem}", _ONE_KIND)
     if sum(manifest.slots) != NUM_SLOTS:
         raise BadInput(f"{path}: the members' slots do not add up to {NUM_SLOTS}", _AGAIN)
@@ -153,9 +154,7 @@ def is_mixture(store: Store, clock: Clock | None = None) -> bool:
 class MixtureSet:
     """A mixture, open for reading; for training, a set like any other."""
 
-    def __init__(
-        self, store: Store, manifest: MixtureManifest, sets: Sequence[TokenSet | GrowingSet]
-    ) -> None:
+    def __init__(self, store: Store, manifest: MixtureManifest, sets: Sequence[OneSet]) -> None:
         self.location = store.root
         self.manifest = manifest
         self.sets = tuple(sets)
@@ -236,12 +235,7 @@ class MixtureSet:
             tuple(self._offsets(sequence_length)[:-1].tolist()),
         )
 
-    def wait_for(
-        self,
-        end: int,
-        sequence_length: int,
-        show: Callable[[GrowingSet], None] = lambda growing: None,
-    ) -> None:
+    def wait_for(self, end: int, sequence_length: int, show: Show = lambda growing: None) -> None:
         """Returns when the positions before `end` can be read: each member has its own part of
         them, or is finished, and then begins its next epoch."""
         if self.is_growing:
@@ -351,7 +345,7 @@ def _content(store: Store, clock: Clock) -> bytes | None:
     return with_retries(store, MIXTURE, look, clock, OPEN_SECONDS)
 
 
-def _problem(members: Sequence[MemberSpec], version: int) -> str | None:
+def _problem(members: Sequence[MemberSpec]) -> str | None:
     """Why these cannot be the members of one mixture; None if they can."""
     if not members:
         return "a mixture needs at least one member"
@@ -369,21 +363,15 @@ def _problem(members: Sequence[MemberSpec], version: int) -> str | None:
     )
     if by_weight and by_epochs:
         return f"{by_weight} has a weight and {by_epochs} has epochs: they cannot be compared"
-    if by_epochs and version == 2:
-        return f"{by_epochs} has epochs, and how many tokens these are is not known from the start"
     return None
 
 
 def _open_members(
-    opened: ExitStack,
-    root: str,
-    members: Sequence[MemberSpec],
-    reading: ReadOptions,
-    version: int,
-) -> list[TokenSet | GrowingSet]:
+    opened: ExitStack, root: str, members: Sequence[MemberSpec], reading: ReadOptions, version: int
+) -> list[OneSet]:
     """The members' sets; `opened` closes them."""
     reading = replace(reading, memory_bytes=reading.memory_bytes // len(members))
-    sets: list[TokenSet | GrowingSet] = []
+    sets: list[OneSet] = []
     for member in members:
         store = Store(_location(root, member))
         if is_mixture(store, reading.clock):
@@ -396,7 +384,7 @@ def _open_members(
     return sets
 
 
-def _require_fit(members: Sequence[MemberSpec], sets: Sequence[TokenSet | GrowingSet]) -> None:
+def _require_fit(members: Sequence[MemberSpec], sets: Sequence[OneSet]) -> None:
     for member, tokens in zip(members, sets, strict=True):
         for fact, hint in _FIT.items():
             one, other = (getattr(found, fact) for found in (sets[0], tokens))
@@ -427,11 +415,9 @@ def _location(root: str, member: MemberSpec) -> str:
     return f"{scheme}://{bucket}/{inside}"
 
 
-def _wanted(members: Sequence[MemberSpec], sets: Sequence[TokenSet | GrowingSet]) -> list[Fraction]:
+def _wanted(members: Sequence[MemberSpec], sets: Sequence[OneSet]) -> list[Fraction]:
     """The amount requested for each member, in a common unit."""
     return [
-        exact(member.weight)
-        if member.weight is not None
-        else exact(member.epochs or 0) * tokens.num_tokens
+        exact(member.weight) if member.weight else exact(member.epochs or 0) * tokens.num_tokens
         for member, tokens in zip(members, sets, strict=True)
     ]

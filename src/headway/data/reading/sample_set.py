@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from headway.data.reading.growing_set import GrowingSet, open_one
+from headway.data.reading.growing_set import Show, open_one
 from headway.data.reading.mixture import MixtureSet, is_mixture
 from headway.data.reading.token_set import ReadOptions, TokenRows
 from headway.data.set_format import Layout, SpecialIds
@@ -76,14 +75,8 @@ class SampleSet(Protocol):
 
     def order(self, seed: int, sequence_length: int) -> SampleOrder: ...
 
-    def wait_for(
-        self,
-        end: int,
-        sequence_length: int,
-        show: Callable[[GrowingSet], None] = lambda growing: None,
-    ) -> None:
-        """Returns when the positions before `end` can be read. `show` is called at every look at
-        a set that is waited for."""
+    def wait_for(self, end: int, sequence_length: int, show: Show = lambda growing: None) -> None:
+        """Returns when the positions before `end` can be read."""
         ...
 
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:

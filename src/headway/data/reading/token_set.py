@@ -150,9 +150,7 @@ class TokenSet:
         """Samples per section of a set in sequence: a section is one mixing window."""
         return self._samples_per_block(sequence_length) * self.manifest.window_blocks
 
-    def wait_for(
-        self, end: int, sequence_length: int, show: Callable[..., None] = lambda growing: None
-    ) -> None:
+    def wait_for(self, end: int, sequence_length: int, show: object = None) -> None:
         """Returns at once: every sample is there."""
 
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:

@@ -12,7 +12,7 @@ import pytest
 from headway.data.reading.mixture import MemberSpec, MixtureSet, member_shares, write_mixture
 from headway.data.reading.token_set import ReadOptions
 from headway.data.tiny_stories import stories
-from headway.errors import BadInput, NotFound, RunFailed
+from headway.errors import NotFound, RunFailed
 from headway.state.store import Store
 from support.clock import Patient
 from support.growing_sets import begin, finish_set, finish_shards, records
@@ -142,12 +142,6 @@ def test_a_sample_tells_its_member(whole: Path, here: Path) -> None:
     assert sorted(names) == ["code", "code", "done", "web"]
     shares = member_shares(mixture, LENGTH)
     assert [one.share for one in shares] == [0.25, 0.5, 0.25]
-
-
-def test_epochs_of_a_member_need_its_size(here: Path) -> None:
-    epochs = [MemberSpec(name="web", location=str(here / "web"), epochs=2)]
-    with pytest.raises(BadInput, match="web has epochs, and how many tokens"):
-        write_mixture(Store(here / "other"), epochs, is_streamed=True)
 
 
 def test_a_mixture_that_is_not_streamed_is_written_as_before(whole: Path, here: Path) -> None:
