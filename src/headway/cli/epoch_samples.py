@@ -41,8 +41,10 @@ def epoch_samples(loaded: Loaded) -> int | None:
     if train is None or train.is_streamed:
         return None
     if train.mixture is not None:
-        each = [one and one.samples for one in _sizes_of_members(loaded, train.mixture).values()]
-        return _mixed(each, [one.epochs for one in train.mixture.values()])
+        sizes = _sizes_of_members(loaded, train.mixture)
+        return _mixed(
+            [*map(_samples_in, sizes.values())], [one.epochs for one in train.mixture.values()]
+        )
     if train.path is not None:
         if _is_remote(train.path):
             return None
@@ -86,6 +88,10 @@ class SetSize:
     samples: int
 
 
+def _samples_in(size: SetSize | None) -> int | None:
+    return None if size is None else size.samples
+
+
 def needs_sizes(train: DataSetConfig) -> bool:
     """Whether the weights of a mixture's members follow from their sizes."""
     limits = [one.max_epochs for one in (train.mixture or {}).values()]
@@ -97,7 +103,7 @@ def decided_weights(loaded: Loaded, sizes: Mapping[str, SetSize | None]) -> dict
     run, train, members = loaded.run, loaded.run.data.train, []
     assert train is not None
     length = (loaded.begun and loaded.begun.length) or run.train_for
-    epoch = _mixed([size and size.samples for size in sizes.values()], [])
+    epoch = _mixed([*map(_samples_in, sizes.values())], [])
     has_limit = any(one.max_epochs for one in (train.mixture or {}).values())
     if has_limit and (run.batch is None or (length.unit == "epochs" and epoch is None)):
         return None
@@ -194,8 +200,7 @@ def samples_of_set(location: str, sequence_length: int) -> int | None:
             if len(each) < len(members):
                 return None
             return _mixed(each, [member.get("epochs") for member in members])
-        size = _size_of_set(folder, sequence_length)
-        return size and size.samples
+        return _samples_in(_size_of_set(folder, sequence_length))
     return None
 
 
