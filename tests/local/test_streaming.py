@@ -175,6 +175,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "exact: 30 steps" in headway("ledger", "verify", folder=folder).stdout
 
 
+@pytest.mark.long("half a minute; the gate has the same without the command")
 def test_a_mixture_of_streamed_sources(tmp_path: Path) -> None:
     headway("init", "tiny", "it", folder=tmp_path)
     for name, seed in (("one", 4), ("more", 5)):

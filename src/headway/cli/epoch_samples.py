@@ -5,24 +5,16 @@ it."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.mixture_weights import SetSize, decided_weights, samples_of_mixture
 from headway.cli.preflight import steps_of
-from headway.data.mixture_shares import (
-    NUM_SLOTS,
-    MemberAmount,
-    decided_slots,
-    exact,
-    tempered,
-)
+from headway.data.mixture_shares import NUM_SLOTS
 from headway.errors import HeadwayError
-from headway.plan.train_length import num_steps
 from headway.spec.hub_names import SOURCE
 from headway.state.set_files import MANIFEST, MIXTURE, PREPARED
 
@@ -42,8 +34,9 @@ def epoch_samples(loaded: Loaded) -> int | None:
         return None
     if train.mixture is not None:
         sizes = _sizes_of_members(loaded, train.mixture)
-        return _mixed(
-            [*map(_samples_in, sizes.values())], [one.epochs for one in train.mixture.values()]
+        return samples_of_mixture(
+            [size.samples if size else None for size in sizes.values()],
+            [one.epochs for one in train.mixture.values()],
         )
     if train.path is not None:
         if _is_remote(train.path):
@@ -80,53 +73,6 @@ def uses_of_members(loaded: Loaded) -> dict[str, MemberUse]:
             epochs = share * run_samples / own.samples
         uses[name] = MemberUse(share, epochs)
     return uses
-
-
-@dataclass(frozen=True)
-class SetSize:
-    tokens: int
-    samples: int
-
-
-def _samples_in(size: SetSize | None) -> int | None:
-    return None if size is None else size.samples
-
-
-def needs_sizes(train: DataSetConfig) -> bool:
-    """Whether the weights of a mixture's members follow from their sizes."""
-    limits = [one.max_epochs for one in (train.mixture or {}).values()]
-    return train.temperature is not None or any(limits)
-
-
-def decided_weights(loaded: Loaded, sizes: Mapping[str, SetSize | None]) -> dict[str, float] | None:
-    """Weight of each member of a mixture, in slots. None: it depends on a size that is missing."""
-    run, train, members = loaded.run, loaded.run.data.train, []
-    assert train is not None
-    length = (loaded.begun and loaded.begun.length) or run.train_for
-    epoch = _mixed([*map(_samples_in, sizes.values())], [])
-    has_limit = any(one.max_epochs for one in (train.mixture or {}).values())
-    if has_limit and (run.batch is None or (length.unit == "epochs" and epoch is None)):
-        return None
-    steps = batch = 1
-    if has_limit and run.batch is not None:
-        tokens = run.data.sequence_length
-        batch = run.batch.global_.sequences(tokens)
-        steps = num_steps(length.unit, length.amount, batch, tokens, epoch)
-    for name, one in (train.mixture or {}).items():
-        size = sizes[name]
-        if size is None and (one.weight is None or one.max_epochs):
-            return None
-        known, most = size or SetSize(0, 0), None
-        if one.max_epochs:
-            most = math.floor(exact(one.max_epochs) * known.samples)
-        if one.weight:
-            amount = exact(one.weight)
-        elif one.epochs:
-            amount = exact(one.epochs) * known.tokens
-        else:
-            amount = tempered(known.tokens, train.temperature or 1)
-        members.append(MemberAmount(name, amount, most))
-    return dict(zip(sizes, map(float, decided_slots(members, steps, batch)), strict=True))
 
 
 def _with_begun_here(loaded: Loaded) -> Loaded:
@@ -199,8 +145,9 @@ def samples_of_set(location: str, sequence_length: int) -> int | None:
             ]
             if len(each) < len(members):
                 return None
-            return _mixed(each, [member.get("epochs") for member in members])
-        return _samples_in(_size_of_set(folder, sequence_length))
+            return samples_of_mixture(each, [member.get("epochs") for member in members])
+        size = _size_of_set(folder, sequence_length)
+        return None if size is None else size.samples
     return None
 
 
@@ -214,16 +161,6 @@ def _size_of_set(folder: Path, sequence_length: int) -> SetSize | None:
             samples = tokens // sequence_length
         return SetSize(tokens, samples) if samples else None
     return None
-
-
-def _mixed(each: list[int | None], epochs: list[float | None]) -> int | None:
-    known = [number for number in each if number is not None]
-    if len(known) < len(each):
-        return None
-    if not any(epochs):
-        return sum(known)
-    times = [Fraction(repr(one)) for one in epochs if one is not None]
-    return sum(round(one * number) for one, number in zip(times, known, strict=True))
 
 
 def what_is_missing(loaded: Loaded) -> str:

@@ -351,7 +351,7 @@ def _weights(
     dataset: DataSetConfig, loaded: Loaded, locations: Mapping[str, str]
 ) -> tuple[list[str], Mapping[str, float | None]]:
     """Digests of a mixture's members, and their weights, as written or as their sizes decide."""
-    from headway.cli.epoch_samples import SetSize, decided_weights, needs_sizes
+    from headway.cli.mixture_weights import SetSize, decided_weights, needs_sizes
     from headway.data.reading.sample_set import open_set
     from headway.data.reading.token_set import TokenSet
 
