@@ -15,6 +15,7 @@ from headway.data.prepare.recipe import RecipeSettings
 from headway.data.reading.fetcher import NUM_THREADS
 from headway.data.reading.growing_set import GrowingSet
 from headway.data.reading.look_ahead import BatchShare
+from headway.data.reading.mixture import MemberSpec, write_mixture
 from headway.data.reading.token_set import ReadOptions
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource
@@ -110,6 +111,48 @@ def test_it_waits_continues_and_sees_the_same(tmp_path: Path, job: PrepareJob, n
     assert len(set(_positions(directory))) == STEPS
 
 
+def test_a_mixture_of_growing_sets_sees_the_same(tmp_path: Path, job: PrepareJob) -> None:
+    """One of which is small: it is read again while the other is still being prepared."""
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    (tmp_path / "small.txt").write_text("\n\n".join(stories(20_000, seed=2)))
+    less = {"unit_bytes": 2**11, "block_tokens": 2**7}
+    small = replace(job, sources=["small.txt"], settings=job.settings.model_copy(update=less))
+    jobs = {"large": job, "small": small}
+    jobs = {name: replace(one, into=str(tmp_path / name)) for name, one in jobs.items()}
+
+    def mixture(name: str, beginning: str) -> Path:
+        members = [
+            MemberSpec(name=member, location=f"../{beginning}{member}", weight=weight)
+            for member, weight in (("large", 2), ("small", 1))
+        ]
+        write_mixture(Store(tmp_path / name), members, is_streamed=True)
+        return tmp_path / name
+
+    for name, one in jobs.items():
+        whole = replace(one, into=str(tmp_path / f"whole-{name}"))
+        prepare(whole, lambda progress: None, SystemClock())
+        prepare_beginning(one, tmp_path / f"aside-{name}")
+    finished = {"train": mixture("finished", "whole-")}
+    undisturbed = train(resolved_run(tmp_path, finished, 1, ["name=finished"]))
+    growing = resolved_run(tmp_path, {"train": mixture("growing", "")}, 1, ["name=growing"])
+    workers = Workers(growing)
+    directory = workers.directory
+    wait_for("steps on the beginning", lambda: len(list(directory.steps())) >= 10, 60)
+    workers.kill()
+    before = len(list(directory.steps()))
+    assert before < STEPS
+    workers = Workers(growing)
+    prepare_rest(jobs["small"], tmp_path / "aside-small")
+    wait_for("more of the small set", lambda: len(list(directory.steps())) > before, 60)
+    assert len(list(directory.steps())) < STEPS, "the large one is not there"
+    prepare_rest(jobs["large"], tmp_path / "aside-large")
+    workers.wait()
+
+    assert losses(directory) == losses(undisturbed)
+    verdict = verify_ledger(directory.ledger.read()[0])
+    assert (verdict.breach, verdict.steps) == (None, STEPS)
+
+
 def _positions(directory) -> list[int]:
     return [line["first"] for line in directory.ledger.read()[0] if "first" in line]
 
@@ -130,6 +173,38 @@ def test_the_command(tmp_path: Path) -> None:
     again = run_streaming(folder, "train_for=30 steps")
     assert "resuming from step 20" in again.stderr
     assert "exact: 30 steps" in headway("ledger", "verify", folder=folder).stdout
+
+
+@pytest.mark.long("half a minute; the gate has the same without the command")
+def test_a_mixture_of_streamed_sources(tmp_path: Path) -> None:
+    headway("init", "tiny", "it", folder=tmp_path)
+    for name, seed in (("one", 4), ("more", 5)):
+        (tmp_path / "it" / f"{name}.txt").write_text("\n\n".join(stories(200_000, seed)))
+    first = "{sources: [one.txt], weight: 3, stream: {window: 8k tokens}}"
+    second = "{sources: [more.txt], weight: 1, stream: {window: 4096 tokens}}"
+    mixture = f"{{mixture: {{a: {first}, b: {second}}}, tokenizer: {{train: {{vocab: 400}}}}}}"
+    settings = ("--set", f"data={{train: {mixture}}}", "--set", "data.sequence_length=64")
+    folder = tmp_path / "it"
+    done = headway("run", *settings, "--set", "train_for=10 steps", folder=folder)
+    assert "samples of a follow the order of the sources" in done.stderr
+    assert "samples of b follow the order of the sources" in done.stderr
+    headway("run", "--extend", *settings, "--set", "train_for=20 steps", folder=folder)
+    assert "exact: 20 steps" in headway("ledger", "verify", folder=folder).stdout
+
+
+@pytest.mark.long("half a minute; unit tests show of what the held-out set is made")
+def test_documents_are_held_out_of_a_stream(tmp_path: Path) -> None:
+    headway("init", "tiny", "it", folder=tmp_path)
+    folder = tmp_path / "it"
+    done = run_streaming(
+        folder, "data.train.hold_out=5%", "train_for=20 steps", "evaluation.every=10 steps"
+    )
+    assert "prepared held_out" in done.stderr
+    again = run_streaming(
+        folder, "data.train.hold_out=5%", "train_for=30 steps", "evaluation.every=10 steps"
+    )
+    assert "prepared held_out" not in again.stderr
+    assert "held_out" in headway("report", folder=folder).stdout + again.stderr
 
 
 def test_a_failed_preparation_ends_the_run(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.mixture_weights import SetSize, decided_weights, samples_of_mixture
 from headway.cli.preflight import steps_of
+from headway.data.mixture_shares import NUM_SLOTS
 from headway.errors import HeadwayError
 from headway.spec.hub_names import SOURCE
 from headway.state.set_files import MANIFEST, MIXTURE, PREPARED
@@ -29,11 +30,14 @@ GIVE = "--set 'train_for=N tokens'"
 def epoch_samples(loaded: Loaded) -> int | None:
     """None: the set is not prepared, or elsewhere."""
     train, length = loaded.run.data.train, loaded.run.data.sequence_length
-    if train is None or train.stream:
+    if train is None or train.is_streamed:
         return None
     if train.mixture is not None:
-        each = _samples_of_members(loaded, train.mixture)
-        return _mixed(list(each.values()), [one.epochs for one in train.mixture.values()])
+        sizes = _sizes_of_members(loaded, train.mixture)
+        return samples_of_mixture(
+            [size.samples if size else None for size in sizes.values()],
+            [one.epochs for one in train.mixture.values()],
+        )
     if train.path is not None:
         if _is_remote(train.path):
             return None
@@ -59,31 +63,35 @@ def uses_of_members(loaded: Loaded) -> dict[str, MemberUse]:
     train = loaded.run.data.train
     if train is None or train.mixture is None:
         return {}
-    each, run_samples = _samples_of_members(loaded, train.mixture), _samples_to_train(loaded)
-    amounts = {
-        name: one.weight if one.epochs is None else _times(one.epochs, each[name])
-        for name, one in train.mixture.items()
-    }
+    sizes, run_samples = _sizes_of_members(loaded, train.mixture), _samples_to_train(loaded)
+    weights = decided_weights(_with_begun_here(loaded), sizes)
     uses = {}
-    for name, amount in amounts.items():
-        share = epochs = None
-        if amount is not None and None not in amounts.values():
-            share = amount / sum(filter(None, amounts.values()))
-        own = each[name]
+    for name, own in sizes.items():
+        share = None if weights is None else weights[name] / NUM_SLOTS
+        epochs = None
         if share is not None and run_samples is not None and own is not None:
-            epochs = share * run_samples / own
+            epochs = share * run_samples / own.samples
         uses[name] = MemberUse(share, epochs)
     return uses
 
 
-def _samples_of_members(
+def _with_begun_here(loaded: Loaded) -> Loaded:
+    """With what the run's first start decided, if it was on this machine."""
+    from headway.cli.hub_pins import spec_before, with_begun
+    from headway.spec.resolve import run_directory
+
+    location = run_directory(loaded)
+    return loaded if "://" in location else with_begun(loaded, spec_before(location))
+
+
+def _sizes_of_members(
     loaded: Loaded, members: Mapping[str, MixtureMemberConfig]
-) -> dict[str, int | None]:
-    """Samples of each set. None: it is not prepared, or elsewhere."""
+) -> dict[str, SetSize | None]:
+    """Size of each set. None: it is not prepared, or elsewhere."""
     return {
         name: None
         if one.path is None or _is_remote(one.path)
-        else samples_of_set(str(loaded.folder / one.path), loaded.run.data.sequence_length)
+        else _size_of_set(loaded.folder / one.path, loaded.run.data.sequence_length)
         for name, one in members.items()
     }
 
@@ -137,30 +145,28 @@ def samples_of_set(location: str, sequence_length: int) -> int | None:
             ]
             if len(each) < len(members):
                 return None
-            return _mixed(each, [member.get("epochs") for member in members])
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
-        tokens = int(manifest["num_tokens"])
-        if manifest["layout"] == "stream":
-            return (tokens - 1) // sequence_length or None
-        is_fitting = manifest["window_tokens"] == sequence_length
-        return tokens // sequence_length if is_fitting else None
+            return samples_of_mixture(each, [member.get("epochs") for member in members])
+        size = _size_of_set(folder, sequence_length)
+        return None if size is None else size.samples
     return None
 
 
-def _mixed(each: list[int | None], epochs: list[float | None]) -> int | None:
-    known = [number for number in each if number is not None]
-    if len(known) < len(each):
-        return None
-    if not any(epochs):
-        return sum(known)
-    times = [Fraction(repr(one)) for one in epochs if one is not None]
-    return sum(round(one * number) for one, number in zip(times, known, strict=True))
+def _size_of_set(folder: Path, sequence_length: int) -> SetSize | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+        tokens, samples = int(manifest["num_tokens"]), 0
+        if manifest["layout"] == "stream":
+            samples = (tokens - 1) // sequence_length
+        elif manifest["window_tokens"] == sequence_length:
+            samples = tokens // sequence_length
+        return SetSize(tokens, samples) if samples else None
+    return None
 
 
 def what_is_missing(loaded: Loaded) -> str:
     """Why the number of steps is not known, and how to give it."""
     train, length = loaded.run.data.train, loaded.run.train_for
-    if train is not None and train.stream:
+    if train is not None and train.is_streamed:
         return (
             f"train_for: {length}: an epoch of a streamed set has no known length; give tokens or "
             f"steps: {GIVE}"

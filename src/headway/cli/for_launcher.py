@@ -69,7 +69,7 @@ def _resolve(
         new = into.with_suffix(".new")
         new.write_text(spec_text(resolved))
         new.replace(into)
-        if loaded.run.data.train is not None and loaded.run.data.train.stream:
+        if loaded.run.data.train is not None and loaded.run.data.train.is_streamed:
             sys.stdin.buffer.read()  # the set is prepared until the worker ends
 
 

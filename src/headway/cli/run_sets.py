@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import xxhash
 
+from headway.cli.output import say
+from headway.cores import num_cores
+from headway.data.mixture_shares import NUM_SLOTS
 from headway.errors import BadInput, HeadwayError, needs_train
 from headway.spec.data_config import CLAIM, HELD_OUT, RecordConfig, StreamConfig
 from headway.spec.hub_names import HubReference, at_commit
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
     from headway.data.tokenizer import TokenizerSource
     from headway.spec.data_config import DataSetConfig, SourceConfig, TokenizerConfig
     from headway.spec.load import Loaded
+
+HELD_OUT_BYTES = 2**22
+"""Text that a held-out set beside `stream` has, about: a million tokens. It is prepared before the
+run starts, of the first sources that hold so much."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ def trainable_sets(loaded: Loaded, background: ExitStack, there: SetsThere | Non
             require_layout,
             require_same_tokenizer,
         )
-        from headway.data.reading.growing_set import GrowingSet
+        from headway.data.reading.mixture import MixtureSet
         from headway.data.reading.sample_set import open_set
     except ImportError as error:
         raise needs_train("reading a prepared set", error) from None
@@ -74,7 +82,15 @@ def trainable_sets(loaded: Loaded, background: ExitStack, there: SetsThere | Non
         ]
         for samples in every:
             require_same_tokenizer(every[0], samples)
-            if there is not None and isinstance(samples, GrowingSet):
+            grows = samples.in_sequence and isinstance(samples, MixtureSet)
+            if samples.location != every[0].location and (grows or samples.is_growing):
+                raise BadInput(
+                    f"{samples.location} is for training alone: its samples are not known from the "
+                    "start",
+                    "name a set that is prepared; what it is: headway data show "
+                    f"{samples.location}",
+                )
+            if there is not None and samples.is_growing:
                 require_layout(samples, objective, length)  # workers wait for its first samples
                 continue
             wait_for_first_samples(samples, length)
@@ -86,8 +102,10 @@ def sets_of(loaded: Loaded, background: ExitStack, there: SetsThere | None = Non
     """Prepares what is not prepared; with `stream`, in the background until that is closed."""
     data = loaded.run.data
     assert data.train is not None
-    if data.train.stream:
-        train = _streamed("train", data.train, loaded, background, there)
+    if data.train.mixture is not None:
+        train = _ready_mixture("train", data.train, loaded, background, there)
+    elif data.train.stream:
+        train = _streamed("train", data.train, loaded, background, None, there)
     else:
         train = ready_set("train", data.train, loaded, tokenizer_of=None, there=there)
     validation = {
@@ -105,13 +123,16 @@ def sets_of(loaded: Loaded, background: ExitStack, there: SetsThere | None = Non
 
 def _streamed(
     name: str,
-    dataset: DataSetConfig,
+    source: SourceConfig,
     loaded: Loaded,
     background: ExitStack,
+    tokenizer_of: str | None,
     there: SetsThere | None,
+    num_streamed: int = 1,
 ) -> str:
-    """Location of a set that is prepared in the background, unless it is complete."""
-    job = job_of(dataset, loaded, tokenizer_of=None)
+    """Location of a set that is prepared in the background, unless it is complete. `num_streamed`:
+    sets that share the cores of this machine."""
+    job = job_of(source, loaded, tokenizer_of)
     if there is not None:
         settings = job.settings.model_copy(update={"in_sequence": True})
         return there.prepared(replace(job, settings=settings), name, is_streamed=True)
@@ -120,8 +141,9 @@ def _streamed(
 
     into = _folder_of(job, loaded, name, "-stream")
     if not (into / MANIFEST).is_file():
-        preparation = background.enter_context(BackgroundPreparation(replace(job, into=str(into))))
-        preparation.wait_until_begun()
+        processes = max(1, num_cores() // num_streamed) if num_streamed > 1 else None
+        job = replace(job, into=str(into), processes=processes)
+        background.enter_context(BackgroundPreparation(job)).wait_until_begun(name)
     return str(into)
 
 
@@ -134,8 +156,6 @@ def ready_set(
     there: SetsThere | None = None,
 ) -> str:
     """Location of the set, once it is prepared."""
-    if dataset.mixture is not None:
-        return _ready_mixture(name, dataset, loaded, tokenizer_of, there)
     if dataset.path is not None:
         return located(dataset.path, loaded.folder, there)
     return _prepared(name, dataset, loaded, tokenizer_of, side, there)
@@ -164,7 +184,7 @@ def job_of(
     except ImportError as error:
         raise needs_train("preparing data", error) from None
 
-    masked, stream = loaded.run.objective.type == "masked", getattr(source, "stream", False)
+    masked = loaded.run.objective.type == "masked"
     share = getattr(source, "hold_out", None)
     assert source.sources is not None
     settings = RecipeSettings(
@@ -175,8 +195,11 @@ def job_of(
         hold_out=share,
         side="held_out" if side == HELD_OUT else "train",
     )
-    if isinstance(stream, StreamConfig):
-        settings = settings.streamed(int(stream.window.amount))
+    if side == HELD_OUT and source.stream:
+        assert share is not None
+        settings = settings.model_copy(update={"first_bytes": math.ceil(HELD_OUT_BYTES / share)})
+    elif isinstance(source.stream, StreamConfig):
+        settings = settings.streamed(int(source.stream.window.amount))
     commits = loaded.hub_commits or {}
     return PrepareJob(
         sources=[at_commit(one, commits) for one in source.sources],
@@ -220,7 +243,7 @@ def prepared_here(loaded: Loaded) -> str | None:
     """Location of the training set, if it is prepared already and this machine has or reaches it.
     Mixtures are not looked for."""
     train = loaded.run.data.train
-    if train is None or train.mixture is not None or train.stream:
+    if train is None or train.mixture is not None or train.is_streamed:
         return None
     if train.path is not None:
         return None if train.path.startswith(CLAIM) else located(train.path, loaded.folder, None)
@@ -278,18 +301,18 @@ def _ready_mixture(
     name: str,
     dataset: DataSetConfig,
     loaded: Loaded,
-    tokenizer_of: str | None,
+    background: ExitStack,
     there: SetsThere | None,
 ) -> str:
     try:
         from headway.data.reading.mixture import MemberSpec, write_mixture
-        from headway.data.reading.sample_set import open_set
     except ImportError as error:
         raise needs_train("preparing data", error) from None
 
     assert dataset.mixture is not None
-    wanted = []
-    shared = tokenizer_of
+    locations: dict[str, str] = {}
+    shared: str | None = None
+    num_streamed = sum(bool(member.stream) for member in dataset.mixture.values())
     for member_name, member in dataset.mixture.items():
         if member.path is not None:
             location = located(member.path, loaded.folder, there)
@@ -297,23 +320,62 @@ def _ready_mixture(
             # The first member gets the tokenizer of the mixture, the others take it from there.
             if member.tokenizer is None and shared is None:
                 member = member.model_copy(update={"tokenizer": dataset.tokenizer})
-            location = _prepared(f"{name}-{member_name}", member, loaded, shared, there=there)
+            called = f"{name}-{member_name}"
+            if member.stream:
+                location = _streamed(
+                    called, member, loaded, background, shared, there, num_streamed
+                )
+            else:
+                location = _prepared(called, member, loaded, shared, there=there)
         shared = shared or location
-        wanted.append(
-            MemberSpec(
-                name=member_name, location=location, weight=member.weight, epochs=member.epochs
-            )
+        locations[member_name] = location
+    digests, weights = _weights(dataset, loaded, locations)
+    wanted = [
+        MemberSpec(
+            name=member_name,
+            location=locations[member_name],
+            weight=weights[member_name],
+            epochs=member.epochs,
         )
+        for member_name, member in dataset.mixture.items()
+    ]
     # By content too: another set may have been prepared in the same place.
-    digests = []
-    for one in wanted:
-        with closing(open_set(Store(one.location))) as member_set:
-            digests.append(member_set.digest)
     text = json.dumps([[one.model_dump() for one in wanted], digests])
     into = loaded.folder / PREPARED / f"{name}-{xxhash.xxh3_64_hexdigest(text.encode())[:12]}"
     if not (into / MIXTURE).is_file():
-        write_mixture(Store(into), wanted)
+        write_mixture(Store(into), wanted, is_streamed=num_streamed > 0)
     return str(into)
+
+
+def _weights(
+    dataset: DataSetConfig, loaded: Loaded, locations: Mapping[str, str]
+) -> tuple[list[str], Mapping[str, float | None]]:
+    """Digests of a mixture's members, and their weights, as written or as their sizes decide."""
+    from headway.cli.mixture_weights import SetSize, decided_weights, needs_sizes
+    from headway.data.reading.sample_set import open_set
+    from headway.data.reading.token_set import TokenSet
+
+    assert dataset.mixture is not None
+    digests: list[str] = []
+    sizes: dict[str, SetSize | None] = dict.fromkeys(locations)
+    for name, location in locations.items():
+        with closing(open_set(Store(location))) as opened:
+            digests.append(opened.digest)
+            if isinstance(opened, TokenSet) and needs_sizes(dataset):
+                num_samples = opened.num_samples(loaded.run.data.sequence_length)
+                sizes[name] = SetSize(opened.num_tokens, num_samples)
+    if not needs_sizes(dataset):
+        return digests, {name: member.weight for name, member in dataset.mixture.items()}
+    weights = decided_weights(loaded, sizes)
+    if weights is None:
+        unknown = next(name for name, size in sizes.items() if size is None)
+        raise BadInput(
+            f"{unknown} ({locations[unknown]}) is still being prepared: `temperature` and "
+            "`max_epochs` need its size",
+            f"wait until it is prepared: headway data show {locations[unknown]}",
+        )
+    say("shares: " + ", ".join(f"{name} {weights[name] / NUM_SLOTS:.1%}" for name in weights))
+    return digests, weights
 
 
 def _tokenizer_state(job: PrepareJob) -> list[object]:

@@ -22,6 +22,7 @@ from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.prepare.manifest import PROBLEMS, read_problems
 from headway.data.prepare.recipe import RECIPE, read_recipe
 from headway.data.reading.growing_set import GrowingSet
+from headway.data.reading.mixture import MixtureSet
 from headway.data.reading.token_set import TokenSet
 from headway.data.set_format import SetManifest
 from headway.errors import HeadwayError, RunFailed
@@ -94,12 +95,12 @@ class BackgroundPreparation:
         self._process.terminate()
         self._process.join(END_SECONDS)
 
-    def wait_until_begun(self) -> None:
+    def wait_until_begun(self, name: str) -> None:
         """Waits for the tokenizer: other sets may need it."""
         with closing(MovingLine()) as line:
             while self._store.size(RECIPE) is None:
                 self._raise_if_failed()
-                line.show("preparing train: reading the list of sources")
+                line.show(f"preparing {name}: reading the list of sources")
                 time.sleep(SHOW_SECONDS)
 
     def _raise_if_failed(self) -> None:
@@ -112,29 +113,32 @@ class BackgroundPreparation:
 def wait_for_first_samples(samples: SampleSet, sequence_length: int) -> None:
     """Waits if the set is still being prepared. Says so if samples follow the order of the sources,
     because that is a property of the run."""
-    if not isinstance(samples, GrowingSet | TokenSet) or not samples.in_sequence:
+    if not samples.in_sequence:
         return
-    meanwhile = ""
-    if isinstance(samples, GrowingSet):
-        meanwhile = _waited_for(samples, sequence_length)
-    say(
-        f"training starts{meanwhile}: samples follow the order of the sources, shuffled within "
-        f"windows of {short_count(samples.section_tokens)} tokens"
-    )
-
-
-def _waited_for(samples: GrowingSet, sequence_length: int) -> str:
-    """Waits for the first samples; returns how far the preparation is then."""
     with closing(MovingLine()) as line:
 
-        def show() -> None:
+        def show(growing: GrowingSet) -> None:
             line.show(
-                f"waiting for the first {short_count(samples.section_tokens)} tokens: "
-                f"{short_count(samples.num_tokens)} are prepared"
+                f"waiting for the first {short_count(growing.section_tokens)} tokens: "
+                f"{short_count(growing.num_tokens)} are prepared"
             )
 
         samples.wait_for(1, sequence_length, show)
-    done, units = samples.progress
+    members = {"": samples}
+    if isinstance(samples, MixtureSet):
+        named = zip(samples.manifest.members, samples.sets, strict=True)
+        members = {f" of {member.name}": one for member, one in named}
+    for of, one in members.items():
+        if isinstance(one, GrowingSet | TokenSet) and one.in_sequence:
+            say(
+                f"training starts{_progress(one)}: samples{of} follow the order of the sources, "
+                f"shuffled within windows of {short_count(one.section_tokens)} tokens"
+            )
+
+
+def _progress(samples: GrowingSet | TokenSet) -> str:
+    """How far the preparation is."""
+    done, units = samples.progress if isinstance(samples, GrowingSet) else (0, 0)
     return "" if done == units else f" while the data is being prepared ({done} of {units} done)"
 
 

@@ -37,7 +37,7 @@ def require_sets_on(loaded: Loaded, found: LoadedTarget) -> None:
 
 
 def _refuse_here_only(loaded: Loaded, found: LoadedTarget, key: Key, source: SourceConfig) -> None:
-    sources, is_streamed = source.sources or [], bool(getattr(source, "stream", False))
+    sources, is_streamed = source.sources or [], bool(source.stream)
     if not is_streamed and not any(map(_is_claim, sources)):
         return  # prepared on this machine, if not there
     reason = why_only_here(sources, source.deduplicate, source.transform)
@@ -97,7 +97,7 @@ def _is_prepared_there(source: SourceConfig) -> bool:
 
 
 def _needs_pods(source: SourceConfig) -> bool:
-    return bool(getattr(source, "stream", False)) or any(map(_is_claim, source.sources or ()))
+    return bool(source.stream) or any(map(_is_claim, source.sources or ()))
 
 
 def _is_claim(source: str) -> bool:

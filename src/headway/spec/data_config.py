@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -107,6 +108,22 @@ class PlaceConfig(Section):
     branch."""
 
 
+class StreamConfig(Section):
+    """How a set is read that is still being prepared."""
+
+    window: LengthField = Length(2**26, "tokens")
+    """Tokens within which samples are shuffled, such as `4M tokens`. A smaller window starts sooner
+    and mixes less: the sources should be shuffled already. It also makes smaller files: one for
+    about as many tokens."""
+
+    @field_validator("window")
+    @classmethod
+    def _is_tokens(cls, window: Length) -> Length:
+        if window.unit != "tokens" or window.amount < LEAST_WINDOW:
+            raise ValueError(f"{window} is not a number of tokens such as 4M tokens")
+        return window
+
+
 class SourceConfig(RecordConfig, PlaceConfig):
     """A prepared set, or sources that `run` prepares if they are not prepared yet."""
 
@@ -120,6 +137,9 @@ class SourceConfig(RecordConfig, PlaceConfig):
     allow_unreadable: Flag = False
     """Whether sources are accepted although a file is damaged, or more records are unreadable or
     blank than have text."""
+    stream: StreamConfig | Flag = False
+    """Whether training starts while the sources are still being prepared: in their order, shuffled
+    within windows of 64 Mi tokens. `{window: 4M tokens}`: within smaller ones."""
 
     def _given(self, names: frozenset[str]) -> list[str]:
         """The fields among `names` that differ from their default."""
@@ -142,6 +162,8 @@ class SourceConfig(RecordConfig, PlaceConfig):
             raise ValueError("`mask` needs `ids`")
         if self.unmask is not None and self.ids is None:
             raise ValueError("`unmask` needs `ids`")
+        if self.stream and self.deduplicate:
+            raise ValueError("`stream` starts before all documents are known: remove `deduplicate`")
 
 
 WAYS = ("template", "messages", "transform", "ids")
@@ -158,63 +180,78 @@ class MixtureMemberConfig(SourceConfig):
     """Share of the samples, relative to the other weights."""
     epochs: float | None = Field(default=None, gt=0)
     """Number of passes over this set in one epoch of the mixture."""
+    max_epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Most passes over this set in the whole run, as `train_for` is when it first starts. What that
+    cuts from its share goes to the other sets, in proportion."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> MixtureMemberConfig:
         exactly_one(self, {"path": "path", "sources": "sources"})
-        exactly_one(self, {"weight": "weight", "epochs": "epochs"})
+        if self.weight is not None and self.epochs is not None:
+            raise ValueError("give only one of `weight` and `epochs`")
+        if self.epochs is not None and self.max_epochs is not None:
+            raise ValueError("`epochs` says how often the set is read: remove `max_epochs`")
+        if self.stream and (self.epochs or self.max_epochs):
+            raise ValueError("`stream` starts before the size is known: give only a `weight`")
+        if isinstance(self.stream, StreamConfig) and self.path is not None:
+            raise ValueError("a set has its window already: write `stream: true`")
         self._consistent()
         return self
-
-
-class StreamConfig(Section):
-    """How a set is read that is still being prepared."""
-
-    window: LengthField = Length(2**26, "tokens")
-    """Tokens within which samples are shuffled, such as `4M tokens`. A smaller window starts sooner
-    and mixes less: the sources should be shuffled already. It also makes smaller files: one for
-    about as many tokens."""
-
-    @field_validator("window")
-    @classmethod
-    def _is_tokens(cls, window: Length) -> Length:
-        if window.unit != "tokens" or window.amount < LEAST_WINDOW:
-            raise ValueError(f"{window} is not a number of tokens such as 4M tokens")
-        return window
 
 
 class DataSetConfig(SourceConfig):
     """A prepared set, sources to prepare, or a mixture of them."""
 
     mixture: dict[str, MixtureMemberConfig] | None = Field(default=None, min_length=1)
-    """Sets by name, all with a `weight` or all with `epochs`."""
+    """Sets by name, all with a `weight`, all with `epochs`, or all with neither and a
+    `temperature`."""
+    temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Share of each set of the mixture: in proportion to tokens ** (1 / temperature). 1: to its
+    size; 3: small sets count for more. It is decided when the run first starts."""
     hold_out: ShareField | None = None
     """Fraction of the documents that is kept out of training and becomes the validation set
-    `held_out`. Documents are chosen by their content, so the choice never changes."""
-    stream: StreamConfig | Flag = False
-    """Whether training starts while the sources are still being prepared: in their order, shuffled
-    within windows of 64 Mi tokens. `{window: 4M tokens}`: within smaller ones."""
+    `held_out`. Documents are chosen by their content, so the choice never changes. With `stream`,
+    the set has those of the first sources, about a million tokens."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> DataSetConfig:
         exactly_one(self, {"path": "path", "sources": "sources", "mixture": "mixture"})
         self._consistent()
+        if self.temperature is not None and self.mixture is None:
+            raise ValueError("`temperature` needs a `mixture`")
         if self.mixture is not None:
-            kinds = {member.weight is None for member in self.mixture.values()}
-            if len(kinds) > 1:
-                raise ValueError("give every member a weight, or give every member epochs")
-            ways = (*WAYS, "mask", "unmask", "hold_out", "deduplicate", "allow_unreadable")
+            self._require_shares(self.mixture)
+            ways = (*WAYS, "mask", "unmask", "deduplicate", "allow_unreadable")
             given = self._given(frozenset(ways))
             if given:
                 raise ValueError(f"`{given[0]}` belongs in a member of the mixture")
+            if self.hold_out is not None:
+                raise ValueError("`hold_out` needs `sources`, not a mixture of them")
         if self.stream and self.sources is None:
-            raise ValueError("`stream` needs `sources`")
-        if self.stream and (self.deduplicate or self.hold_out is not None):
-            raise ValueError(
-                "`stream` starts before all documents are known: remove `deduplicate` and "
-                "`hold_out`"
-            )
+            in_mixture = "; in a mixture, write it in a member" if self.mixture else ""
+            raise ValueError(f"`stream` needs `sources`{in_mixture}")
         return self
+
+    def _require_shares(self, members: Mapping[str, MixtureMemberConfig]) -> None:
+        if self.temperature is None:
+            kinds = {(one.weight is None, one.epochs is None) for one in members.values()}
+            if len(kinds) > 1 or kinds == {(True, True)}:
+                raise ValueError(
+                    "give every member a weight, give every member epochs, or give the mixture a "
+                    "temperature"
+                )
+            return
+        for name, one in members.items():
+            if one.weight or one.epochs or one.stream:
+                raise ValueError(
+                    f"`temperature` decides the share of {name} by its size: remove its weight, "
+                    "epochs or stream, or give every member a weight instead"
+                )
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether training may start before all of it is prepared."""
+        return bool(self.stream) or any(one.stream for one in (self.mixture or {}).values())
 
 
 DataSetField = Annotated[DataSetConfig, Shorthand("path")]

@@ -17,6 +17,7 @@ from headway.errors import BadInput, NotFound, SpecError
 from headway.spec.key_suggestions import keys_at, near_value, suggestion
 from headway.spec.located_yaml import PRESET, Located, Mark, merge, read_yaml
 from headway.spec.pod_config import IMAGE_PATTERN, OBJECT_PATTERN
+from headway.spec.quantities import Length
 from headway.spec.run_file import RunFile
 from headway.spec.script_keys import refuse_excluded
 from headway.spec.section import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN, Suggesting
@@ -60,6 +61,8 @@ class Begun:
     micro: int
     """Sequences per micro-batch."""
     loss_in_chunks: bool
+    length: Length | None = None
+    """`train_for` then."""
 
 
 @dataclass(frozen=True)

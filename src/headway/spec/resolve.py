@@ -17,7 +17,7 @@ from headway.spec.data_config import DataSetConfig
 from headway.spec.hub_names import model_reference
 from headway.spec.load import Begun, Loaded
 from headway.spec.located_yaml import PRESET
-from headway.spec.quantities import Sharding
+from headway.spec.quantities import LengthField, Sharding
 from headway.spec.run_file import CheckpointConfig, ModelConfig, RunFile
 from headway.spec.section import Count, Flag, Section
 from headway.spec.stepped_interval import SteppedInterval, SteppedIntervalField
@@ -126,6 +126,9 @@ class Resolved(Section):
     """Folder with the packages of `code.requirements`, for the Python path of workers."""
     packages_for: WorkerPython | None = None
     """What they were resolved for."""
+    first_length: LengthField | None = None
+    """`train_for` at the first start, by which the shares of a mixture were decided. None: the run
+    was started without this key."""
     hub_commits: dict[str, str] | None = None
     """Commits of what the run file names on the hub, such as `models/gpt2`. None: not known when
     the run was first started."""
@@ -273,7 +276,7 @@ def require_complete(loaded: Loaded) -> None:
         )
     if loaded.run.data.train is None:
         raise _lacks(loaded, "data.train")
-    if loaded.run.data.train.stream and loaded.run.train_for.unit == "epochs":
+    if loaded.run.data.train.is_streamed and loaded.run.train_for.unit == "epochs":
         raise SpecError(
             "data.train.stream: the length of an epoch is not known yet",
             str(loaded.located.mark(("data", "train"))),
@@ -362,7 +365,7 @@ def computes_loss_in_chunks(run: RunFile) -> bool:
 
 
 def begun_of(resolved: Resolved) -> Begun:
-    return Begun(resolved.micro, resolved.loss_in_chunks)
+    return Begun(resolved.micro, resolved.loss_in_chunks, resolved.first_length)
 
 
 def devices_of(loaded: Loaded, machine: Hardware, nodes: int) -> tuple[int, bool]:
@@ -450,6 +453,7 @@ def resolve(
         shard_nodes=auto.shard_nodes if is_wide else None,
         checkpoint_activations=auto.checkpoint_activations if recompute == "auto" else recompute,
         loss_in_chunks=begun.loss_in_chunks if begun is not None else computes_loss_in_chunks(run),
+        first_length=run.train_for if begun is None else begun.length,
         hub_commits=None if loaded.hub_commits is None else dict(loaded.hub_commits),
     )
 

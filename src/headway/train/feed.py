@@ -252,19 +252,20 @@ class Feed:
 
     def _wait_for(self, end: int) -> None:
         """Waits for the positions before `end`, which may not be prepared yet; the log says so."""
-        if not isinstance(self.set, GrowingSet):
-            return
-        growing, said, has_waited = self.set, self.clock.monotonic(), False
+        said, has_waited = self.clock.monotonic(), False
 
-        def show() -> None:
+        def show(growing: GrowingSet) -> None:
             nonlocal said, has_waited
             has_waited = True
             if self.clock.monotonic() - said >= SAY_SECONDS:
                 said = self.clock.monotonic()
                 done, units = growing.progress
-                self._log(f"waiting for data: {done} of {units} units of the sources are prepared")
+                self._log(
+                    f"waiting for data: {done} of {units} units of the sources of "
+                    f"{growing.location} are prepared"
+                )
 
-        growing.wait_for(end, self.sequence_length, show)
+        self.set.wait_for(end, self.sequence_length, show)
         if has_waited:
             self._prepared_at = self.clock.monotonic()
 

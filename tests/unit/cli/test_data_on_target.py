@@ -348,6 +348,27 @@ def test_a_run_whose_text_is_there_is_prepared_there(
         assert [*(claim / "text").iterdir()], "what Headway has not made stays"
 
 
+def test_streamed_members_of_a_mixture_are_prepared_there(
+    headway: Headway, kube: FakeKube, claim: Path, folder: Path
+) -> None:
+    stream = "stream: {window: 4096 tokens}, weight: 1"
+    members = ", ".join(
+        f'part{name}: {{sources: ["claim:text/{name}.jsonl"], {stream}}}' for name in "01"
+    )
+    train = f"{{mixture: {{{members}}}, tokenizer: {{train: {{vocab: 400}}}}}}"
+    (folder / "run.yaml").write_text(RUN.replace("TRAIN", train))
+    with Pods(kube, claim):
+        said = headway("run", "--on", "lab")
+        assert said.exit_code == 0, said.err
+    at = spec_of(kube)["train_set"].removeprefix("/headway/storage/")
+    mixture = json.loads((claim / at / "mixture.json").read_text())
+    assert mixture["version"] == 2
+    for member in mixture["members"]:
+        location = member["location"]
+        assert re.fullmatch(r"/headway/storage/sets/p-[0-9a-f]{32}", location)
+        assert (claim / location.removeprefix("/headway/storage/") / "recipe.json").is_file()
+
+
 def test_a_run_with_a_model_of_its_own(
     headway: Headway, kube: FakeKube, claim: Path, folder: Path
 ) -> None:

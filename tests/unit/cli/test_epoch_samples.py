@@ -125,6 +125,31 @@ def test_check_says_how_often_a_mixture_reads_each_set(folder: Path, headway: He
     }, "3 epochs of a mixture with a set that is elsewhere"
 
 
+def test_check_says_what_sizes_and_limits_decide(folder: Path, headway: Headway) -> None:
+    a_set(folder / "large", 64 * 800 + 1)
+    a_set(folder / "small", 64 * 100 + 1)
+    train = {"large": {"path": "large"}, "small": {"path": "small", "max_epochs": 2}}
+    write_run(folder, {"mixture": train, "temperature": 3})
+    # 8 ** (1 / 3) to 1, until a third of the run is more than twice the small set.
+    said = headway("check", "--set", "train_for=60 steps")
+    assert said.exit_code == 0, said.err
+    assert (
+        "\nmixture           large 66.7%, read 0.4 times; small 33.3%, read 1.6 times\n" in said.out
+    )
+    said = headway("check", "--set", "train_for=100 steps")
+    assert (
+        "\nmixture           large 75.0%, read 0.75 times; small 25.0%, read 2 times\n" in said.out
+    )
+    said = headway("check", "--set", "train_for=2 epochs")
+    assert "small 11.1%, read 2 times" in said.out
+    train["large"]["max_epochs"] = 2
+    write_run(folder, {"mixture": train, "temperature": 3})
+    said = headway("check", "--set", "train_for=500 steps")
+    assert said.exit_code == 2
+    assert "together they give 1,800 samples (large 1,600, small 200)" in said.err
+    assert "--set 'train_for=224 steps'" in said.err
+
+
 def test_sources_have_epochs_once_a_run_has_prepared_them(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("\n\n".join(stories(5_000, 1)))
     prepare(job_for(["one.txt"], tmp_path / "other", 400))

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 
 from headway.cli.run_sets import Sets, job_of, sets_of
 from headway.data.prepare.recipe import read_recipe
-from headway.data.reading.mixture import read_mixture
+from headway.data.reading.mixture import MixtureSet, read_mixture
 from headway.data.reading.sample_set import open_set
 from headway.data.set_format import read_manifest
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import load_tokenizer
 from headway.errors import BadInput, NotFound
-from headway.spec.load import load_run
+from headway.spec.load import Begun, load_run
+from headway.spec.quantities import Length
 from headway.state.store import Store
 from support.bert_files import UNMASK, write_bert_file
 from support.fake_s3 import fake_s3
@@ -56,12 +58,19 @@ def here(made: Path) -> Iterator[Path]:
         yield folder
 
 
-def sets(here: Path, train: Any, validation: dict[str, Any] | None = None, **more: Any) -> Sets:
+def sets(
+    here: Path,
+    train: Any,
+    validation: dict[str, Any] | None = None,
+    begun: Begun | None = None,
+    **more: Any,
+) -> Sets:
     more["data"] = {"train": train, "validation": validation or {}, "sequence_length": 32}
     lines = (f"{key}: {json.dumps(value)}\n" for key, value in more.items())
-    (here / "run.yaml").write_text(RUN_FILE + "".join(lines))
+    text = "".join(line for line in RUN_FILE.splitlines(True) if line.split(":")[0] not in more)
+    (here / "run.yaml").write_text(text + "".join(lines))
     with ExitStack() as background:
-        return sets_of(load_run(here), background)
+        return sets_of(replace(load_run(here), begun=begun), background)
 
 
 def prepared(here: Path) -> list[str]:
@@ -278,6 +287,38 @@ def test_the_tokenizer_of_a_mixture_is_made_by_its_first_member(here: Path) -> N
     )
 
 
+def test_shares_that_sizes_decide_are_stored_and_kept_when_the_run_is_extended(here: Path) -> None:
+    train = mixture(
+        wiki={"path": "wiki", "max_epochs": 2}, fresh={"sources": ["two.txt"], "max_epochs": 5}
+    ) | {"temperature": 1.5}
+    found = sets(here, train, train_for="20 steps")
+    stored = read_mixture(Store(found.train))
+    with closing(MixtureSet.open(Store(found.train))) as opened:
+        own, tokens = opened.num_own_samples(32), [one.num_tokens for one in opened.sets]
+        counts = opened.table.counts(20 * 8)
+    assert [one.weight for one in stored.members] == list(stored.slots)
+    # At first by tokens ** (2 / 3), as none is read more often than it may be.
+    share = tokens[0] ** (2 / 3) / (tokens[0] ** (2 / 3) + tokens[1] ** (2 / 3))
+    assert stored.slots[0] / sum(stored.slots) == pytest.approx(share, abs=1e-4)
+    assert counts[0] <= 2 * own[0]
+    assert counts[1] <= 5 * own[1]
+
+    begun = Begun(micro=1, loss_in_chunks=False, length=Length(20, "steps"))
+    long = f"{2 * own[0] // 8 + 3 * own[1] // 8} steps"
+    assert sets(here, train, begun=begun, train_for=long) == found, "--extend: the same order"
+    longer = read_mixture(Store(sets(here, train, train_for=long).train))
+    assert longer.slots[0] < stored.slots[0], "a new run of that length would pass the limit"
+    with pytest.raises(BadInput, match="every set of the mixture reaches its max_epochs"):
+        sets(here, train, train_for="9000 steps")
+
+
+def test_a_mixture_whose_sets_grow_is_written_by_weights(here: Path) -> None:
+    train = mixture(
+        wiki={"path": "wiki", "weight": 1}, code={"path": "code", "weight": 1, "stream": True}
+    )
+    assert read_mixture(Store(sets(here, train).train)).version == 2
+
+
 def test_members_that_do_not_fit_are_refused_with_a_hint(here: Path) -> None:
     train = mixture(
         wiki={"path": "wiki", "weight": 1},
@@ -329,6 +370,23 @@ def test_a_validation_set_takes_the_tokenizer_of_a_set_in_a_store(
 def test_a_missing_training_set_is_named(here: Path) -> None:
     with pytest.raises(NotFound, match="nowhere is not a prepared set"):
         sets(here, "nowhere", {"v": {"sources": ["two.txt"]}})
+
+
+def test_beside_a_stream_the_held_out_set_is_of_the_first_sources(here: Path) -> None:
+    """About a million tokens, whatever is still to come: evaluations are over the same."""
+    train = {"sources": ["*.txt"], "tokenizer": TRAINED, "hold_out": "1%"}
+    (here / "run.yaml").write_text(RUN_FILE + f"data: {json.dumps({'train': train})}\n")
+
+    def settings(stream: str, side: str) -> Any:
+        loaded = load_run(here / "run.yaml", [f"data.train.stream={stream}"])
+        assert loaded.run.data.train is not None
+        return job_of(loaded.run.data.train, loaded, None, side).settings
+
+    held_out = settings("{window: 64k tokens}", "held_out")
+    assert held_out.first_bytes == 100 * 2**22
+    assert not held_out.in_sequence
+    assert settings("true", "train").first_bytes is None
+    assert settings("false", "held_out").first_bytes is None, "of all of them, as before"
 
 
 def test_a_smaller_window_makes_smaller_units(here: Path) -> None:

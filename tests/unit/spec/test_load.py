@@ -204,6 +204,45 @@ def test_a_wrong_value_says_where_and_what_would_be_right(
     assert says in str(refused(text))
 
 
+STREAMED = "{sources: [a], tokenizer: gpt2, stream: true"
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [
+        ("{mixture: {a: {path: a, weight: 1}, b: {path: b, epochs: 2}}}", "every member a weight"),
+        ("{mixture: {a: {path: a}}}", "or give the mixture a temperature"),
+        ("{mixture: {a: {path: a, weight: 1, epochs: 1}}}", "only one of `weight` and `epochs`"),
+        ("{mixture: {a: {path: a, epochs: 1, max_epochs: 2}}}", "remove `max_epochs`"),
+        ("{mixture: {a: {path: a, max_epochs: 0}}}", "greater than 0"),
+        ("{mixture: {a: {path: a, weight: 1}}, temperature: 2}", "decides the share of a"),
+        ("{path: a, temperature: 2}", "`temperature` needs a `mixture`"),
+        (f"{{mixture: {{a: {STREAMED}}}}}, temperature: 2}}", "the share of a by its size"),
+        (f"{{mixture: {{a: {STREAMED}, epochs: 1}}}}}}", "give only a `weight`"),
+        (f"{{mixture: {{a: {STREAMED}, max_epochs: 1}}}}}}", "give only a `weight`"),
+        (
+            "{mixture: {a: {path: a, weight: 1}}, stream: true}",
+            "in a mixture, write it in a member",
+        ),
+        ("{mixture: {a: {path: a, weight: 1}}, hold_out: 1%}", "not a mixture of them"),
+        ("{path: a, stream: true}", "`stream` needs `sources`"),
+        (f"{STREAMED}, deduplicate: true}}", "remove `deduplicate`"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(folder: Path, train: str, says: str) -> None:
+    assert says in str(refused(f"version: 1\ndata: {{train: {train}}}\n"))
+
+
+def test_shares_by_temperature_and_with_limits(folder: Path) -> None:
+    mixture = "{a: {path: a, max_epochs: 4}, b: {sources: [b]}}, temperature: 3, tokenizer: gpt2"
+    Path("run.yaml").write_text(f"version: 1\ndata: {{train: {{mixture: {mixture}}}}}\n")
+    train = load_run("run.yaml").run.data.train
+    assert train is not None
+    assert train.mixture is not None
+    assert (train.temperature, train.mixture["a"].max_epochs) == (3, 4)
+    assert not train.is_streamed
+
+
 def test_all_that_is_wrong_is_said_at_once(folder: Path) -> None:
     text = str(refused("version: 1\nlr: 3\nseed: x\noptimizer: {typ: adamw}\ntrain_for: 10m\n"))
     assert text.count("run.yaml:") == 4

@@ -336,8 +336,10 @@ class NotThereYet(Watched):
 
     there: threading.Event
 
-    def wait_for(self, samples: int, sequence_length: int) -> None:
-        if samples > 3 * BATCH:
+    def wait_for(
+        self, end: int, sequence_length: int, show: Callable[..., None] = lambda growing: None
+    ) -> None:
+        if end > 3 * BATCH:
             assert self.there.wait(20)
 
 

@@ -86,10 +86,9 @@ def sample(
 def _samples(
     opened: SampleSet, num: int, seed: int, length: int
 ) -> tuple[list[str], list[Excerpt]]:
-    from headway.data.reading.growing_set import GrowingSet
     from headway.errors import BadInput
 
-    if isinstance(opened, GrowingSet):
+    if opened.is_growing:
         num = min(num, opened.num_samples(length))
         if num == 0:
             raise BadInput(
@@ -120,12 +119,7 @@ def _member(opened: SampleSet, number: int, length: int) -> tuple[str, int] | No
 
     if not isinstance(opened, MixtureSet):
         return None
-    own = opened.num_own_samples(length)
-    for member, num_samples in zip(opened.manifest.members, own, strict=True):
-        if number < num_samples:
-            return member.name, number
-        number -= num_samples
-    raise AssertionError("the order gives samples that are there")
+    return opened.member_of(number, length)
 
 
 def _documents(opened: SampleSet, num: int, seed: int) -> tuple[list[str], list[Excerpt]]:

@@ -235,7 +235,7 @@ def _show_mixture(store: Store, sequence_length: int | None, json_: bool) -> Non
     finally:
         mixture.close()
     locations = [tokens.location for tokens in mixture.sets]
-    num_tokens = sum(tokens.manifest.num_tokens for tokens in mixture.sets)
+    num_tokens = sum(tokens.num_tokens for tokens in mixture.sets)
     if json_:
         print_json(
             {

@@ -113,7 +113,7 @@ def _members(store: Store) -> list[Store]:
             error.message, "verify the mixture's sets one by one: headway data verify SET"
         ) from None
     mixture.close()
-    return [tokens.store for tokens in mixture.sets]
+    return [Store(tokens.location) for tokens in mixture.sets]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ a process was killed, or on how the work is divided into parts.
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -57,6 +58,8 @@ class RecipeSettings(RecordConfig):
     in_sequence: bool = False
     """Whether windows of blocks keep the order of the sources: see growing_set.py."""
     unit_bytes: int = UNIT_BYTES
+    first_bytes: int | None = None
+    """Source text, as stored, after which nothing more is read. None: all is read."""
     block_tokens: int = BLOCK_TOKENS
     window_blocks: int = WINDOW_BLOCKS
 
@@ -81,8 +84,9 @@ class RecipeSettings(RecordConfig):
     def _without_new_keys(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without a key that came after digests had been recorded, unless it is used."""
         written: dict[str, Any] = serialized(self)
-        if self.unmask is None:
-            written.pop("unmask", None)
+        for key in ("unmask", "first_bytes"):
+            if getattr(self, key) is None:
+                written.pop(key, None)
         return written
 
 
@@ -217,7 +221,19 @@ def source_units(recipe: Recipe) -> list[SourceUnit]:
             held.append(source)
             held_bytes += num_bytes
     close()
-    return units
+    return _first_units(units, recipe.settings)
+
+
+def _first_units(units: list[SourceUnit], settings: RecipeSettings) -> list[SourceUnit]:
+    """The units that begin within `first_bytes`. One whose size is not known counts as a full
+    one."""
+    if settings.first_bytes is None:
+        return units
+    sizes = (unit.num_bytes or settings.unit_bytes for unit in units)
+    begins = itertools.accumulate(sizes, initial=0)
+    return [
+        unit for unit, begin in zip(units, begins, strict=False) if begin < settings.first_bytes
+    ]
 
 
 def parts_for(units: list[SourceUnit], nodes: int, unit_bytes: int) -> int:

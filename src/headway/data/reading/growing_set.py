@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 from headway.data.order import Order
 from headway.data.prepare.partial_manifest import PartialManifest
 from headway.data.prepare.recipe import Recipe, read_recipe
+from headway.data.reading.block_fetcher import BlockFetcher, Need
 from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.reading.tokenizer_folder import local_tokenizer
@@ -39,6 +40,10 @@ AHEAD_SECONDS = 5.0
 step."""
 
 
+Show = Callable[["GrowingSet"], None]
+"""Is called at every look at a set that is waited for."""
+
+
 class GrowingSet:
     """A set like any other, except that reads wait for samples that are not prepared yet."""
 
@@ -53,7 +58,10 @@ class GrowingSet:
         self.special_ids = recipe.tokens.special_ids
         self.tokenizer_digest = recipe.tokens.digest
         self._recipe = recipe
-        self._reading = reading
+        self.fetcher: BlockFetcher | None = None
+        if not store.is_local:
+            self.fetcher = reading.fetcher or reading.new_fetcher()
+        self._reading = replace(reading, fetcher=self.fetcher)
         self._store = store
         self._lock = threading.Lock()
         self._partial = PartialManifest(recipe, "shards")
@@ -69,6 +77,11 @@ class GrowingSet:
         if recipe is None or not recipe.settings.in_sequence:
             return None
         return cls(store, recipe, reading or ReadOptions())
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether it was still being prepared at the last look."""
+        return not self._is_finished
 
     @cached_property
     def tokenizer_folder(self) -> Path:
@@ -112,9 +125,7 @@ class GrowingSet:
     def order(self, seed: int, sequence_length: int) -> GrowingOrder:
         return GrowingOrder(self, seed, sequence_length)
 
-    def wait_for(
-        self, end: int, sequence_length: int, show: Callable[[], None] = lambda: None
-    ) -> None:
+    def wait_for(self, end: int, sequence_length: int, show: Show = lambda growing: None) -> None:
         """Returns when the positions before `end` can be read, or the set is finished. Looks at the
         store only if they are not known to be there."""
         clock, pause = self._reading.clock, POLL_SECONDS
@@ -136,7 +147,7 @@ class GrowingSet:
                     f"{self.location}: no new shard for {STALL_SECONDS / 60:.0f} minutes",
                     f"is it still being prepared? headway data show {self.location}",
                 )
-            show()
+            show(self)
             clock.sleep(pause)
             if not self._store.is_local:
                 pause = min(2 * pause, MOST_POLL_SECONDS)
@@ -146,13 +157,33 @@ class GrowingSet:
 
     def prefetch(self, seed: int, sequence_length: int, step: int, share: BatchShare) -> None:
         end = (step + 1) * share.global_batch
+        until = self.known_until(end, sequence_length)
+        if until is None or end <= until:
+            self.known.prefetch(seed, sequence_length, step, share, until)
+
+    def needs(
+        self,
+        seed: int,
+        sequence_length: int,
+        batch: range,
+        rows: np.ndarray | None,
+        of_machine: float,
+    ) -> list[Need] | None:
+        """What is read next, as for a `TokenSet`; None while the batch is not all prepared, as the
+        rows are then."""
+        known = self._num_known(sequence_length)
+        if not self._is_finished and (batch.start >= known or batch.stop > known):
+            return None
+        return self.known.needs(seed, sequence_length, batch, rows, of_machine)
+
+    def known_until(self, end: int, sequence_length: int) -> int | None:
+        """The first position that may not be prepared yet; None if all are. Looks at the store, now
+        and then, if it is before `end`."""
         if self._num_known(sequence_length) < end:
             looked, now = self._looked, self._reading.clock.monotonic()
             if looked is None or now - looked >= AHEAD_SECONDS:
                 self._look()
-        num_known = self._num_known(sequence_length)
-        if self._known is not None and end <= num_known:
-            self._known.prefetch(seed, sequence_length, step, share, num_known)
+        return None if self._is_finished else self._num_known(sequence_length)
 
     def close(self) -> None:
         self._is_closed = True
@@ -192,6 +223,13 @@ class GrowingSet:
         """The finished part of the set, as of the last refresh."""
         assert self._known is not None, "positions are given out only when they are there"
         return self._known
+
+
+def open_one(store: Store, reading: ReadOptions | None = None) -> GrowingSet | TokenSet:
+    """Opens one set, which may still be being prepared if it is in sequence."""
+    if store.size(MANIFEST) is None and (growing := GrowingSet.open(store, reading)):
+        return growing
+    return TokenSet.open(store, reading)
 
 
 @dataclass(frozen=True)

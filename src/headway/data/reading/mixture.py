@@ -3,13 +3,13 @@
     FOLDER/mixture.json      the members: location, digest of their content, number of slots
 
 Samples are numbered consecutively: a member's own number plus the samples of the members before it.
+In version 2, whose members may still be being prepared, each member has 2^40 numbers instead.
 `mixture_order.py` decides which member each position belongs to.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import posixpath
 from collections.abc import Hashable, Sequence
@@ -25,13 +25,13 @@ from pydantic import Field, ValidationError
 
 import headway
 from headway.clock import Clock, SystemClock
+from headway.data.mixture_shares import NUM_SLOTS, divide_slots, exact, require_shares
 from headway.data.reading.block_fetcher import Need
+from headway.data.reading.growing_set import GrowingSet, Show, open_one
 from headway.data.reading.look_ahead import BatchShare, StepsAhead
 from headway.data.reading.mixture_order import (
-    NUM_SLOTS,
     MixtureOrder,
     SlotTable,
-    divide_slots,
     group_by_value,
     member_seed,
 )
@@ -42,10 +42,11 @@ from headway.errors import BadInput, NotFound
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
 
-VERSION = 1
-TOLERANCE = Fraction(1, 10)
-"""Relative error of a share that rounding to slots may cause."""
+VERSIONS = (1, 2)
+MEMBER_SAMPLES = 2**40
+"""Sample numbers of each member in version 2: where a member's begin depends on no size."""
 
+OneSet = TokenSet | GrowingSet
 Positive = Field(default=None, gt=0, allow_inf_nan=False)
 
 
@@ -69,7 +70,7 @@ class MixtureMember(MemberSpec):
 
 
 class MixtureManifest(Frozen):
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
     members: tuple[MixtureMember, ...] = Field(min_length=1)
     created_by: str
     """`headway VERSION`."""
@@ -86,17 +87,22 @@ class MixtureManifest(Frozen):
         return tuple(member.slots for member in self.members)
 
 
-def write_mixture(store: Store, members: Sequence[MemberSpec]) -> MixtureManifest:
-    """Opens every member, checks that they fit, and writes mixture.json."""
+def write_mixture(
+    store: Store, members: Sequence[MemberSpec], *, is_streamed: bool = False
+) -> MixtureManifest:
+    """Opens every member, checks that they fit, and writes mixture.json. `is_streamed`: members,
+    which have weights, may still be being prepared."""
+    version: Literal[1, 2] = 2 if is_streamed else 1
     if problem := _problem(members):
         raise BadInput(f"{store.root}: {problem}", _ONE_KIND)
     with ExitStack() as opened:
-        sets = _open_members(opened, store.root, members, ReadOptions())
+        sets = _open_members(opened, store.root, members, ReadOptions(), version)
         _require_fit(members, sets)
-        wanted = _wanted(members, [tokens.manifest.num_tokens for tokens in sets])
+        wanted = _wanted(members, sets)
         slots = divide_slots(wanted, NUM_SLOTS)
-        _require_shares([member.name for member in members], wanted, slots)
+        require_shares([member.name for member in members], wanted, slots)
         manifest = MixtureManifest(
+            version=version,
             members=tuple(
                 MixtureMember(
                     **member.model_dump(include=set(MemberSpec.model_fields)),
@@ -125,9 +131,9 @@ def read_mixture(store: Store, clock: Clock | None = None) -> MixtureManifest:
     except ValueError as error:
         raise BadInput(f"{path} is not valid JSON: {error}", _AGAIN) from None
     version = fields.get("version") if isinstance(fields, dict) else None
-    if version != VERSION:
+    if version not in VERSIONS:
         raise BadInput(
-            f"{path} has format version {version!r}; this Headway reads version {VERSION}",
+            f"{path} has format version {version!r}; this Headway reads versions 1 and 2",
             f"use the Headway that wrote it, or {_AGAIN}",
         )
     try:
@@ -150,7 +156,7 @@ def is_mixture(store: Store, clock: Clock | None = None) -> bool:
 class MixtureSet:
     """A mixture, open for reading; for training, a set like any other."""
 
-    def __init__(self, store: Store, manifest: MixtureManifest, sets: Sequence[TokenSet]) -> None:
+    def __init__(self, store: Store, manifest: MixtureManifest, sets: Sequence[OneSet]) -> None:
         self.location = store.root
         self.manifest = manifest
         self.sets = tuple(sets)
@@ -162,7 +168,7 @@ class MixtureSet:
         self.vocab_size = sets[0].vocab_size
         self.special_ids = sets[0].special_ids
         self.tokenizer_digest = sets[0].tokenizer_digest
-        self.in_sequence = False
+        self.in_sequence = manifest.version == 2
         self._steps_ahead = StepsAhead()
         self._fetcher = next((tokens.fetcher for tokens in sets if tokens.fetcher), None)
 
@@ -172,7 +178,7 @@ class MixtureSet:
         reading = reading or ReadOptions()
         manifest = read_mixture(store, reading.clock)
         with ExitStack() as opened:
-            sets = _open_members(opened, store.root, manifest.members, reading)
+            sets = _open_members(opened, store.root, manifest.members, reading, manifest.version)
             for member, tokens in zip(manifest.members, sets, strict=True):
                 if tokens.digest != member.digest:
                     raise BadInput(
@@ -181,8 +187,7 @@ class MixtureSet:
                         "restore that set, or start a new run, which mixes the sets as they are",
                     )
             _require_fit(manifest.members, sets)
-            wanted = _wanted(manifest.members, [tokens.manifest.num_tokens for tokens in sets])
-            if divide_slots(wanted, NUM_SLOTS) != manifest.slots:
+            if divide_slots(_wanted(manifest.members, sets), NUM_SLOTS) != manifest.slots:
                 raise BadInput(
                     f"{store.location(MIXTURE)}: the slots do not match the members' weights or "
                     "epochs",
@@ -195,17 +200,30 @@ class MixtureSet:
     def tokenizer_folder(self) -> Path:
         return self.sets[0].tokenizer_folder
 
+    @property
+    def is_growing(self) -> bool:
+        return any(tokens.is_growing for tokens in self.sets)
+
     def num_samples(self, sequence_length: int) -> int:
         """Positions of one epoch: the members' samples, each member counted once, or as often as
-        its `epochs` says. `num_own_samples` counts the actual samples."""
-        epochs = [_exact(member.epochs) for member in self.manifest.members if member.epochs]
+        its `epochs` says. `num_own_samples` counts the actual samples. While a member grows, those
+        up to the first that it does not have yet."""
         own = self.num_own_samples(sequence_length)
+        growing = [
+            self.table.position(number, own[number])
+            for number, tokens in enumerate(self.sets)
+            if tokens.is_growing
+        ]
+        if growing:
+            return min(growing)
+        own = self.num_own_samples(sequence_length)  # a member may have been finished meanwhile
+        epochs = [exact(member.epochs) for member in self.manifest.members if member.epochs]
         if not epochs:
             return sum(own)
         return sum(round(times * num) for times, num in zip(epochs, own, strict=True))
 
     def num_own_samples(self, sequence_length: int) -> list[int]:
-        """Number of samples of each member; `read` takes numbers below their sum."""
+        """Number of samples of each member, as many as there are now."""
         return [tokens.num_samples(sequence_length) for tokens in self.sets]
 
     def tail_tokens(self, sequence_length: int) -> int:
@@ -221,6 +239,19 @@ class MixtureSet:
             ),
             tuple(self._offsets(sequence_length)[:-1].tolist()),
         )
+
+    def wait_for(self, end: int, sequence_length: int, show: Show = lambda growing: None) -> None:
+        """Returns when the positions before `end` can be read: each member has its own part of
+        them, or is finished, and then begins its next epoch."""
+        if self.is_growing:
+            for tokens, count in zip(self.sets, self.table.counts(end), strict=True):
+                tokens.wait_for(count, sequence_length, show)
+
+    def member_of(self, sample: int, sequence_length: int) -> tuple[str, int]:
+        """The name of the member that has the sample, and the sample's number there."""
+        offsets = self._offsets(sequence_length)
+        number = int(np.searchsorted(offsets, sample, side="right")) - 1
+        return self.manifest.members[number].name, sample - int(offsets[number])
 
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         offsets = self._offsets(sequence_length)
@@ -246,7 +277,8 @@ class MixtureSet:
             return
         first = step * share.global_batch
         begins, ends = self.table.counts(first), self.table.counts(first + share.global_batch)
-        rows = self._steps_ahead.renewed((seed, sequence_length), step, share)
+        known = self._known_until(ends, sequence_length)
+        rows = self._steps_ahead.renewed((seed, sequence_length), step, share, known)
         if rows is not None:
             members, indices = self.table.draw(rows)
         needed: dict[Hashable, list[Need]] = {}
@@ -267,8 +299,21 @@ class MixtureSet:
         for tokens in self.sets:
             tokens.close()
 
+    def _known_until(self, wanted: Sequence[int], sequence_length: int) -> int | None:
+        """The first position that a member may not have yet; None if all are there. `wanted`: how
+        many indices of each member are needed now."""
+        known = [
+            self.table.position(number, until)
+            for number, tokens in enumerate(self.sets)
+            if isinstance(tokens, GrowingSet)
+            and (until := tokens.known_until(wanted[number], sequence_length)) is not None
+        ]
+        return min(known, default=None)
+
     def _offsets(self, sequence_length: int) -> np.ndarray:
         """Where each member's samples start, and where the last one's end."""
+        if self.in_sequence:
+            return np.arange(len(self.sets) + 1, dtype=np.int64) * MEMBER_SAMPLES
         return np.cumsum([0, *self.num_own_samples(sequence_length)], dtype=np.int64)
 
 
@@ -292,7 +337,7 @@ class MemberShare:
 def member_shares(mixture: MixtureSet, sequence_length: int) -> list[MemberShare]:
     """What each member contributes to one epoch of the mixture."""
     members = mixture.manifest.members
-    wanted = _wanted(members, [tokens.manifest.num_tokens for tokens in mixture.sets])
+    wanted = _wanted(members, mixture.sets)
     counts = mixture.table.counts(mixture.num_samples(sequence_length))
     return [
         MemberShare(
@@ -356,24 +401,24 @@ def _problem(members: Sequence[MemberSpec]) -> str | None:
 
 
 def _open_members(
-    opened: ExitStack, root: str, members: Sequence[MemberSpec], reading: ReadOptions
-) -> list[TokenSet]:
+    opened: ExitStack, root: str, members: Sequence[MemberSpec], reading: ReadOptions, version: int
+) -> list[OneSet]:
     """The members' sets; `opened` closes them."""
     reading = replace(reading, fetcher=reading.new_fetcher())
-    sets: list[TokenSet] = []
+    sets: list[OneSet] = []
     for member in members:
         store = Store(_location(root, member))
         if is_mixture(store, reading.clock):
             raise BadInput(
                 f"{member.name} ({store.root}) is a mixture itself", "list its members instead"
             )
-        tokens = TokenSet.open(store, reading)
+        tokens = (open_one if version == 2 else TokenSet.open)(store, reading)
         opened.callback(tokens.close)
         sets.append(tokens)
     return sets
 
 
-def _require_fit(members: Sequence[MemberSpec], sets: Sequence[TokenSet]) -> None:
+def _require_fit(members: Sequence[MemberSpec], sets: Sequence[OneSet]) -> None:
     for member, tokens in zip(members, sets, strict=True):
         for fact, hint in _FIT.items():
             one, other = (getattr(found, fact) for found in (sets[0], tokens))
@@ -404,36 +449,9 @@ def _location(root: str, member: MemberSpec) -> str:
     return f"{scheme}://{bucket}/{inside}"
 
 
-def _exact(number: float) -> Fraction:
-    """The decimal number as written, not the nearest binary fraction: a tenth is a tenth."""
-    return Fraction(repr(number))
-
-
-def _wanted(members: Sequence[MemberSpec], num_tokens: Sequence[int]) -> list[Fraction]:
+def _wanted(members: Sequence[MemberSpec], sets: Sequence[OneSet]) -> list[Fraction]:
     """The amount requested for each member, in a common unit."""
     return [
-        _exact(member.weight) if member.weight is not None else _exact(member.epochs or 0) * tokens
-        for member, tokens in zip(members, num_tokens, strict=True)
+        exact(member.weight) if member.weight else exact(member.epochs or 0) * tokens.num_tokens
+        for member, tokens in zip(members, sets, strict=True)
     ]
-
-
-def _require_shares(names: Sequence[str], wanted: Sequence[Fraction], slots: Sequence[int]) -> None:
-    """Refuses a mixture in which rounding to slots would distort a member's share."""
-    total, size = sum(wanted), sum(slots)
-    for name, amount, count in zip(names, wanted, slots, strict=True):
-        share = amount / total
-        if abs(Fraction(count, size) - share) > share * TOLERANCE:
-            # Largest remainder is off by less than one slot, plus a little for those rounded up to
-            # one.
-            enough = math.ceil(1 / TOLERANCE) + 1
-            raise BadInput(
-                f"{name} cannot have {_percent(share)} of the mixture: rounded to {count} of "
-                f"{size} slots it would be {_percent(Fraction(count, size))}; the smallest share "
-                f"there can be is {_percent(Fraction(1, size))}",
-                f"leave {name} out, or give it at least {_percent(Fraction(enough, size))}, from "
-                f"where on every share is met within {_percent(TOLERANCE)} of itself",
-            )
-
-
-def _percent(share: Fraction) -> str:
-    return f"{float(100 * share):.3g} %"

@@ -8,53 +8,22 @@
 Nothing is stored: member and index follow from the position, and the sample from the member's own
 `Order` at that index, so a resume still needs just one integer.
 
-THE VALUES ARE A FROZEN CONTRACT, like those of the order: the division of the table, its
-arrangement and the members' keys; `tests/unit/data/reading/test_mixture.py` holds golden values.
+THE VALUES ARE A FROZEN CONTRACT, like those of the order: the division of the table
+(`mixture_shares.py`), its arrangement and the members' keys;
+`tests/unit/data/reading/test_mixture.py` holds golden values.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
 from headway.data.order import Order, derive_keys
-from headway.errors import BadInput
-
-NUM_SLOTS = 2**16
-"""Slots in the table. A member with 1 % has 655 slots: rounding changes its share by less than
-1/655 of itself. Building takes 0.1 to 0.3 s (measured on a busy machine) and about a megabyte."""
-
-
-def divide_slots(wanted: Sequence[Fraction], num_slots: int) -> tuple[int, ...]:
-    """Slots in proportion to the requested amounts, by largest remainder, at least one per member.
-
-    A member whose share is less than one slot gets one, and the others divide the rest. Of equal
-    remainders, the earlier member's is rounded up first.
-    """
-    if len(wanted) > num_slots:
-        raise BadInput(f"a mixture has at most {num_slots} members, not {len(wanted)}")
-    slots = [1] * len(wanted)
-    sharing = list(range(len(wanted)))
-    while True:
-        left = num_slots - (len(wanted) - len(sharing))
-        total = sum(wanted[number] for number in sharing)
-        due = {number: wanted[number] * left / total for number in sharing}
-        enough = [number for number in sharing if due[number] >= 1]
-        if len(enough) == len(sharing):
-            break
-        sharing = enough
-    for number, exact in due.items():
-        slots[number] = math.floor(exact)
-    remainders = sorted(due, key=lambda number: (slots[number] - due[number], number))
-    for number in remainders[: num_slots - sum(slots)]:
-        slots[number] += 1
-    return tuple(slots)
+from headway.data.reading.growing_set import GrowingOrder
 
 
 def arrange_slots(slots: Sequence[int]) -> np.ndarray:
@@ -101,9 +70,10 @@ class SlotTable:
         self._members = arrange_slots(slots)
         starts = np.cumsum(self.slots) - self.slots
         # All slots of the first member, then all of the second, ...
-        by_member = np.argsort(self._members, kind="stable")
+        self._by_member = np.argsort(self._members, kind="stable")
+        self._starts = starts
         self._turns = np.empty(self.size, dtype=np.int64)
-        self._turns[by_member] = np.arange(self.size) - np.repeat(starts, self.slots)
+        self._turns[self._by_member] = np.arange(self.size) - np.repeat(starts, self.slots)
 
     def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(members, indices in their own orders), both int64, at `count` positions from `first`."""
@@ -123,13 +93,18 @@ class SlotTable:
         begun = np.bincount(self._members[:places], minlength=len(self.slots))
         return (cycles * self.slots + begun).tolist()
 
+    def position(self, member: int, index: int) -> int:
+        """The position of an index of a member's own order."""
+        cycle, turn = divmod(index, int(self.slots[member]))
+        return cycle * self.size + int(self._by_member[self._starts[member] + turn])
+
 
 @dataclass(frozen=True)
 class MixtureOrder:
     """The order of a mixture, without end. Each member has its own epochs."""
 
     table: SlotTable
-    orders: tuple[Order, ...]
+    orders: tuple[Order | GrowingOrder, ...]
     offsets: tuple[int, ...]
     """Offset of each member's samples among those of the mixture."""
 

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from headway.data.reading.growing_set import GrowingSet
+from headway.data.reading.growing_set import Show, open_one
 from headway.data.reading.look_ahead import BatchShare
 from headway.data.reading.mixture import MixtureSet, is_mixture
-from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
-from headway.data.set_format import MANIFEST, Layout, SpecialIds
+from headway.data.reading.token_set import ReadOptions, TokenRows
+from headway.data.set_format import Layout, SpecialIds
 from headway.state.store import Store
 
 
@@ -64,6 +64,11 @@ class SampleSet(Protocol):
         not known from the start."""
         ...
 
+    @property
+    def is_growing(self) -> bool:
+        """Whether it was still being prepared when it was last looked at."""
+        ...
+
     def num_samples(self, sequence_length: int) -> int:
         """Positions of one epoch; for a set that is still being prepared, those available now."""
         ...
@@ -73,6 +78,10 @@ class SampleSet(Protocol):
         ...
 
     def order(self, seed: int, sequence_length: int) -> SampleOrder: ...
+
+    def wait_for(self, end: int, sequence_length: int, show: Show = lambda growing: None) -> None:
+        """Returns when the positions before `end` can be read."""
+        ...
 
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         """Thread-safe. Waits for samples that are not available yet."""
@@ -90,6 +99,4 @@ def open_set(store: Store, reading: ReadOptions | None = None) -> SampleSet:
     """Opens a mixture, a set being prepared, or a prepared one, as its files show."""
     if is_mixture(store, reading.clock if reading else None):
         return MixtureSet.open(store, reading)
-    if store.size(MANIFEST) is None and (growing := GrowingSet.open(store, reading)):
-        return growing
-    return TokenSet.open(store, reading)
+    return open_one(store, reading)

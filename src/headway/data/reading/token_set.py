@@ -73,6 +73,8 @@ class ReadOptions:
 class TokenSet:
     """A prepared set, open for reading; thread-safe."""
 
+    is_growing = False
+
     def __init__(
         self,
         store: Store,
@@ -104,6 +106,10 @@ class TokenSet:
         self._stream: TokenStream = self._far or MappedStream(store, self._index)
         self._steps_ahead = StepsAhead()
         self._ahead: tuple[int, int, list[Window]] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.manifest.num_tokens
 
     @property
     def section_tokens(self) -> int:
@@ -175,6 +181,9 @@ class TokenSet:
     def samples_per_section(self, sequence_length: int) -> int:
         """Samples per section of a set in sequence: a section is one mixing window."""
         return self._samples_per_block(sequence_length) * self.manifest.window_blocks
+
+    def wait_for(self, end: int, sequence_length: int, show: object = None) -> None:
+        """Returns at once: every sample is there."""
 
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         num_samples = self.num_samples(sequence_length)

@@ -84,6 +84,7 @@ OTHER_SETTINGS: dict[str, Any] = {
     "side": "held_out",
     "in_sequence": True,
     "unit_bytes": 7,
+    "first_bytes": 7,
     "block_tokens": 7,
     "window_blocks": 7,
 }
@@ -198,6 +199,15 @@ def test_small_files_share_a_unit() -> None:
     assert [len(unit.ranges) for unit in found] == [3, 1]
     assert found[0].name == "0.txt and 2 more"
     assert units([(3000, "txt")], 1000)[1].name == "0.txt from byte 1000"
+
+
+def test_the_first_units_hold_as_much_as_is_asked_for() -> None:
+    files = [file(f"{number}.txt", 100) for number in range(5)]
+    for first_bytes, number in ((1, 1), (100, 1), (101, 2), (450, 5), (9999, 5)):
+        found = source_units(recipe(*files, unit_bytes=100, first_bytes=first_bytes))
+        assert found == source_units(recipe(*files, unit_bytes=100))[:number]
+    hub = source_units(recipe(file("hub:x", 0, num_parts=9), unit_bytes=100, first_bytes=250))
+    assert len(hub) == 3, "a part whose size is not known counts as a whole unit"
 
 
 @given(num_units=st.integers(1, 200), num_parts=st.integers(1, 40), nodes=st.integers(1, 12))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from headway.errors import BadInput, RunFailed
 from headway.state.store import Store
 from support.clock import Patient
 from support.fake_s3 import fake_s3
+from support.growing_sets import begin, finish_set, finish_shards, records
 from support.prepared import folder_in_memory, job_for, run, run_part, write_lines
 from support.token_sets import table_of, write_table
 
@@ -56,29 +56,6 @@ def whole(tokenizer: Path) -> Iterator[Path]:
             )
         )
         yield folder / "set"
-
-
-def records(folder: Path) -> list[Path]:
-    return sorted((folder / "shards").glob("*.json"))
-
-
-def begin(whole: Path, folder: Path) -> None:
-    """All but the records and the manifest: shards that nobody has finished yet."""
-    (folder / "shards").mkdir(parents=True)
-    for path in whole.rglob("*"):
-        if path.is_file() and path.name != "manifest.json" and path not in records(whole):
-            (folder / path.relative_to(whole)).parent.mkdir(exist_ok=True)
-            shutil.copy(path, folder / path.relative_to(whole))
-
-
-def finish_shards(whole: Path, folder: Path, count: int) -> None:
-    for path in records(whole)[:count]:
-        shutil.copy(path, folder / "shards" / path.name)
-
-
-def finish_set(whole: Path, folder: Path) -> None:
-    finish_shards(whole, folder, 10**9)
-    shutil.copy(whole / "manifest.json", folder)
 
 
 def opened(folder: Path, meanwhile: Callable[[], None] = lambda: None) -> GrowingSet:
@@ -198,7 +175,7 @@ def test_it_waits_until_there_is_enough(whole: Path, folder: Path) -> None:
 
     growing = opened(folder / "set", prepare_on)
     shown = []
-    growing.wait_for(40, 16, lambda: shown.append(growing.num_tokens))
+    growing.wait_for(40, 16, lambda one: shown.append(one.num_tokens))
     assert growing.num_samples(16) >= 40
     assert growing.num_samples(16) - SECTION // 16 < 40, "and not longer"
     assert shown == sorted(shown)
@@ -242,7 +219,7 @@ def test_it_does_not_give_up_as_long_as_shards_come(whole: Path, folder: Path) -
     growing = GrowingSet.open(Store(folder / "set"), ReadOptions(clock=clock))
     assert growing is not None
 
-    def prepare_slowly() -> None:
+    def prepare_slowly(growing: GrowingSet) -> None:
         finish_shards(whole, folder / "set", int(clock.passed // (0.9 * STALL_SECONDS)))
 
     growing.wait_for(1, 300, prepare_slowly)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headway.data.mixture_shares import NUM_SLOTS
 from headway.data.reading.fetcher import NUM_THREADS
 from headway.data.reading.look_ahead import AHEAD_STEPS, BatchShare, StepsAhead, rows_cost_less
 from headway.data.reading.mixture import MixtureManifest, MixtureMember, MixtureSet
-from headway.data.reading.mixture_order import NUM_SLOTS
 from headway.data.reading.token_set import ReadOptions, TokenSet
 from headway.state.store import Store
 from support.virtual_set import (

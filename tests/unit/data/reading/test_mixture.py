@@ -15,6 +15,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.data.mixture_shares import NUM_SLOTS, divide_slots
 from headway.data.order import Order
 from headway.data.reading.block_fetcher import Need
 from headway.data.reading.look_ahead import AHEAD_STEPS, BatchShare
@@ -29,11 +30,9 @@ from headway.data.reading.mixture import (
     write_mixture,
 )
 from headway.data.reading.mixture_order import (
-    NUM_SLOTS,
     MixtureOrder,
     SlotTable,
     arrange_slots,
-    divide_slots,
     member_seed,
 )
 from headway.data.reading.token_set import ReadOptions, TokenSet
@@ -662,7 +661,7 @@ def test_a_folder_without_a_mixture_is_not_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": 2}, "format version 2; this Headway reads version 1"),
+        ({"version": 3}, "format version 3; this Headway reads versions 1 and 2"),
         ({"colour": "red"}, "colour"),
         ({"members": []}, "members"),
         ({"slots": 1}, "do not add up to 65536"),
