@@ -103,7 +103,8 @@ class PlaceConfig(Section):
     sources: list[str] | None = Field(default=None, min_length=1)
     """Files, folders, globs, s3:// and gs:// addresses, and https:// addresses of single files, of
     .txt, .jsonl, .json, .csv, .parquet, .arrow, .npy and .h5, each also as .gz, .zst or .xz;
-    Megatron's .bin with .idx; or `hub:NAME?split=train`, where `&revision=` is a commit, tag or branch."""
+    Megatron's .bin with .idx; or `hub:NAME?split=train`, where `&revision=` is a commit, tag or
+    branch."""
 
 
 class SourceConfig(RecordConfig, PlaceConfig):
