@@ -46,7 +46,7 @@ def joined(found: list[list[Any]]) -> list[list[int]]:
     return [np.concatenate(parts).tolist() for parts in found]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=made, dtype=st.sampled_from(sorted(CODES)), size=st.integers(1, 40))
 def test_documents_are_read_back_whatever_the_chunks(
     tmp_path: Path, made: Any, dtype: str, size: int
