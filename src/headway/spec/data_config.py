@@ -106,7 +106,6 @@ class PlaceConfig(Section):
     .txt, .jsonl, .json, .csv, .parquet, .arrow, .npy and .h5, each also as .gz, .zst or .xz;
     Megatron's .bin with .idx; or `hub:NAME?split=train`, where `&revision=` is a commit, tag or
     branch."""
-<<<<<<< HEAD
 
 
 class StreamConfig(Section):
@@ -123,8 +122,6 @@ class StreamConfig(Section):
         if window.unit != "tokens" or window.amount < LEAST_WINDOW:
             raise ValueError(f"{window} is not a number of tokens such as 4M tokens")
         return window
-=======
->>>>>>> bpe
 
 
 class SourceConfig(RecordConfig, PlaceConfig):
