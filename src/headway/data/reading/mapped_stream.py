@@ -19,6 +19,9 @@ from headway.state.store import Store
 MAX_OPEN_MAPS = 1024
 """Limit of mapped files. Linux allows a process 65,530 mappings; a set of 10^13 tokens has more
 files than that."""
+PAGES_AT_ONCE = 8
+"""Pages that are verified together: no more than the kernel reads ahead on a disk, and a check of
+eight costs little more than a check of one."""
 
 
 def max_open_maps() -> int:
@@ -93,6 +96,8 @@ class _MappedFile:
     def read(self, begin: int, end: int) -> np.ndarray:
         last = (end - 1) // PAGE_TOKENS + 1
         if (first := self._unverified.find(1, begin // PAGE_TOKENS, last)) >= 0:
+            first -= first % PAGES_AT_ONCE
+            last = min(last + -last % PAGES_AT_ONCE, len(self._unverified))
             whole = self._content[first * PAGE_TOKENS : last * PAGE_TOKENS]
             self._pages.check(self._shard, self._part, first * PAGE_TOKENS, whole)
             self._unverified[first:last] = bytes(last - first)

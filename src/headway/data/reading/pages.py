@@ -1,8 +1,7 @@
 """Verifies tokens when they are first read, in pages: whole shards are too large for that.
 
-Each page has a digest in its shard's file of pages, which has one in the table of shards. Sets of
-version 2 have no pages; ids beyond the vocabulary are refused in them, too, before a model is asked
-for their embeddings.
+Each page has a digest in its shard's file of pages. Sets of version 2 have none: in them, ids beyond
+the vocabulary are refused, before a model is asked for their embeddings.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Pages:
             if found != recorded:
                 page = first + next(i for i, digest in enumerate(found) if digest != recorded[i])
                 raise self._damaged(shard, page, part)
-        if part == "tokens" and self.index.may_exceed_vocabulary:
+        elif part == "tokens" and self.index.may_exceed_vocabulary:
             largest = int(content.max())
             if largest >= self.index.vocab_size:
                 raise BadInput(
