@@ -28,6 +28,7 @@ class VirtualStore(Store):
         self.is_served = False
         self.item_bytes = item_bytes
         self.num_requests = 0
+        self.num_digest_requests = 0
         self.num_bytes = 0
         self._lock = threading.Lock()
         tokens = np.arange(MODULUS).astype(f"<u{item_bytes}")
@@ -38,6 +39,8 @@ class VirtualStore(Store):
             self.num_requests += 1
             self.num_bytes += length
         if name.endswith(".pages"):
+            with self._lock:
+                self.num_digest_requests += 1
             first = start // PAGE_DIGEST_BYTES
             return self._pages[np.arange(first, first + length // 4) % len(self._pages)].tobytes()
         shard = int(Path(name).stem)
