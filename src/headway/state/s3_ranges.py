@@ -18,6 +18,8 @@ from urllib.parse import SplitResult, urlsplit
 
 SIGNED_FOR_SECONDS, SIGNED_AGAIN_SECONDS = 900, 300
 """Signing takes half a millisecond. Credentials that expire are renewed 10 minutes before that."""
+MAX_SIGNED = 4096
+"""Addresses that are kept, of about a kilobyte each."""
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 
 
@@ -45,6 +47,7 @@ class RangeReader:
         self._signed: dict[str, tuple[str, float]] = {}
         """Addresses of objects, each with the time when it was signed."""
         self._idle: list[HTTPConnection] = []
+        self._refused_buckets: set[str] = set()
         # Proxies are left to s3fs.
         self._is_refused = bool(get_environ_proxies(self._client.meta.endpoint_url))
 
@@ -52,12 +55,16 @@ class RangeReader:
         """Fills the places, one after the other, with what `bucket/path` has from `start` on.
         Returns the number of bytes, fewer if the object ends before; None if it has to be read in
         another way."""
-        if self._is_refused:
+        bucket = key.partition("/")[0]
+        if self._is_refused or bucket in self._refused_buckets:
             return None
         last = start + sum(map(len, places)) - 1
         try:
             url = urlsplit(self._address(key))
             connection, answer = self._send(url, {"Range": f"bytes={start}-{last}"})
+            # Signed otherwise than the store wants it, or for another region: that does not change.
+            if answer.status in (301, 307, 400, 401, 403):
+                self._refused_buckets.add(bucket)
             count = self._receive(answer, places)
         except Exception as error:  # noqa: BLE001 - of several libraries; s3fs tries next, and tells
             self._is_refused |= isinstance(error, ssl.SSLCertVerificationError)
@@ -70,8 +77,6 @@ class RangeReader:
         return count
 
     def _receive(self, answer: HTTPResponse, places: list[memoryview]) -> int | None:
-        # Signed otherwise than the store wants it, or for another region: that does not change.
-        self._is_refused = answer.status in (301, 307, 400, 401, 403)
         if answer.status != 206:
             return None
         size = answer.length
@@ -109,6 +114,8 @@ class RangeReader:
     def _address(self, key: str) -> str:
         address, signed_at = self._signed.get(key, ("", -inf))
         if time.monotonic() - signed_at > SIGNED_AGAIN_SECONDS:
+            if len(self._signed) >= MAX_SIGNED:
+                self._signed.clear()
             bucket, _, path = key.partition("/")
             address = str(
                 self._client.generate_presigned_url(

@@ -136,7 +136,8 @@ def prepare_in_parts(
         old = build(job, store, recipe, units, reporter, publisher.manifest, shard_finished)
         if units:
             lines += [record.model_dump_json().encode() for record in old.values()]
-            write_part(store, numbers, lines)
+            if lines:  # else this part has been run before
+                write_part(store, numbers, lines)
         is_last = part >= num_parts - nodes
         deadline = clock.monotonic() + (OTHERS_SECONDS if is_last else 0)
         if (made := _joined(store, recipe, publisher, job, clock, deadline)) is None:

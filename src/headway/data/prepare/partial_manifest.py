@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial, reduce
 from typing import Literal
+
+from pydantic import ValidationError
 
 import headway
 from headway.clock import Clock
@@ -41,6 +44,8 @@ HEAD_BYTES = 2**16
 
 
 class PartialSums(Frozen):
+    format_version: Literal[3] = 3
+    """That of shards and their tables."""
     recipe_digest: str
     next: tuple[int, int] = (0, 0)
     """Unit and index of the first shard that is not finished."""
@@ -140,8 +145,9 @@ class PartialManifest:
             "last_lines": last_lines,
         }
         if record.is_last:
-            # The next unit may continue this one's last file.
-            before = old.lines_before if ranges[0].file == ranges[-1].file else 0
+            # The next unit may continue this one's last file, as this one may have continued it.
+            is_same = ranges[0].file == ranges[-1].file and ranges[0].begin > 0
+            before = old.lines_before if is_same else 0
             changes = {"next": (record.unit + 1, 0), "lines_before": before + last_lines}
             changes |= {"first_line": None, "last_lines": 0}
         self.sums = old.model_copy(
@@ -176,6 +182,8 @@ class PartialManifest:
             try:
                 line, _, content = store.read(PARTIAL_MANIFEST).partition(b"\n")
                 sums = PartialSums.model_validate_json(line)
+                if sums.next <= self.sums.next:  # another part has written in between
+                    return sums
                 new = range(len(self._tables), sums.num_shards // TABLE_SHARDS)
                 tables = [store.read(_table_file(number)) for number in new]
             except FileNotFoundError:  # the set is complete by now
@@ -247,8 +255,11 @@ class Publisher:
     def shard_finished(self, record: ShardRecord) -> None:
         if (record.unit, record.index) == self.manifest.sums.next:
             self.manifest.add(record)
-        if self._clock.monotonic() < self._due:
-            return
+        if self._clock.monotonic() >= self._due:
+            with suppress(OSError):  # the record of the shard is written
+                self._publish_if_nobody_does(record)
+
+    def _publish_if_nobody_does(self, record: ShardRecord) -> None:
         published, size = published_sums(self._store, record.recipe_digest), 0
         seen, self._seen = self._seen, None if published is None else published.next
         if self._seen == seen:
@@ -269,10 +280,12 @@ def published_sums(store: Store, recipe_digest: str) -> PartialSums | None:
     size = HEAD_BYTES
     try:
         while b"\n" not in (content := store.read_range(PARTIAL_MANIFEST, 0, size)):
+            if len(content) < size:
+                return None
             size *= 4
-    except FileNotFoundError:
+        sums = PartialSums.model_validate_json(content.partition(b"\n")[0])
+    except (FileNotFoundError, ValidationError):  # of another version: its records are read
         return None
-    sums = PartialSums.model_validate_json(content.partition(b"\n")[0])
     return sums if sums.recipe_digest == recipe_digest else None
 
 

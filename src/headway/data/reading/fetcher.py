@@ -69,6 +69,8 @@ class Fetcher(Generic[Item]):
 
     def close(self) -> None:
         with self._changed:
+            if self._closed:
+                return
             self._closed = True
             self._prefetches.clear()
             for item in self._urgent:

@@ -99,6 +99,8 @@ class GrowingSet:
     @property
     def num_tokens(self) -> int:
         """Tokens prepared so far."""
+        if self._is_finished and self._known is not None:
+            return self._known.manifest.num_tokens
         return self._partial.sums.num_tokens
 
     @property
@@ -204,7 +206,7 @@ class GrowingSet:
             self._extend(finished.manifest, finished.table)
             self._is_finished = True
             return
-        known = self._partial.sums.num_shards
+        known = 0 if self._known is None else len(self._known.table)
         self._partial.refresh(self._store)
         if self._partial.sums.num_shards > known:
             table = self._partial.table

@@ -1,7 +1,7 @@
 """Verifies tokens when they are first read, in pages: whole shards are too large for that.
 
-Each page has a digest in its shard's file of pages. Sets of version 2 have none: in them, ids beyond
-the vocabulary are refused, before a model is asked for their embeddings.
+Each page has a digest in its shard's file of pages. Sets of version 2 have none: in them, ids
+beyond the vocabulary are refused, before a model is asked for their embeddings.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ class Pages:
             found = page_digests(content.data.cast("B"), PAGE_TOKENS * content.itemsize)
             recorded = self._recorded(shard, part, first, len(found))
             if found != recorded:
+                self._forget(shard)  # the digests may be those that are damaged
+                recorded = self._recorded(shard, part, first, len(found))
+            if found != recorded:
                 page = first + next(i for i, digest in enumerate(found) if digest != recorded[i])
                 raise self._damaged(shard, page, part)
         elif part == "tokens" and self.index.may_exceed_vocabulary:
@@ -72,6 +75,11 @@ class Pages:
             if len(self._chunks) > MAX_CHUNKS:
                 self._chunks.popitem(last=False)
         return digests
+
+    def _forget(self, shard: int) -> None:
+        with self._lock:
+            for key in [key for key in self._chunks if key[0] == shard]:
+                del self._chunks[key]
 
     def _read_chunk(self, shard: int, number: int) -> np.ndarray:
         table = self.index.table
@@ -115,8 +123,13 @@ class ShardReader:
             last = min(-(-end // PAGE_TOKENS) * PAGE_TOKENS, index.num_tokens_of(shard))
         item_bytes = index.token_bytes if part == "tokens" else 1
         name = shard_file(index.table.name(shard), part)
-        content = _range(self._store, name, first * item_bytes, last * item_bytes)
-        self._pages.check(shard, part, first, np.frombuffer(content, f"<u{item_bytes}"))
+        where, dtype = (first * item_bytes, last * item_bytes), f"<u{item_bytes}"
+        content = _range(self._store, name, *where)
+        try:
+            self._pages.check(shard, part, first, np.frombuffer(content, dtype))
+        except BadInput:  # perhaps it was damaged on its way
+            content = _range(self._store, name, *where)
+            self._pages.check(shard, part, first, np.frombuffer(content, dtype))
         inside = slice((begin - first) * item_bytes, (end - first) * item_bytes)
         return memoryview(content)[inside]
 

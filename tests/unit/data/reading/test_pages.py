@@ -163,3 +163,22 @@ def test_two_swapped_ids_in_a_local_tokenizer_are_noticed(folder: Path) -> None:
     path.write_text(json.dumps({"a": 1, "b": 0}))
     with pytest.raises(BadInput, match=r"tokenizer\.json is missing or is not the set's own"):
         _ = TokenSet.open(Store(folder)).tokenizer_folder
+
+
+def test_what_is_damaged_on_its_way_is_read_again(
+    folder: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_range, damaged = Store.read_range, set[str]()
+
+    def once_damaged(store: Store, name: str, *where: int, **how: bool) -> bytes:
+        content = read_range(store, name, *where, **how)
+        if name in damaged:
+            return content
+        damaged.add(name)
+        return bytes([content[0] ^ 1]) + content[1:]
+
+    tokens = opened(folder)
+    monkeypatch.setattr(Store, "read_range", once_damaged)
+    read(tokens, 0, SHARD_TOKENS - LENGTH)
+    assert "shards/00000.pages" in damaged
+    tokens.close()
