@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,7 +64,7 @@ class Cases:
     """Each of them ends with the errors that it provokes."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._num_files = folder, 0
+        self._folder = folder
 
     def peer_killed_in_all_reduce(self) -> list[Exception]:
         path = self._path()
@@ -139,8 +140,7 @@ class Cases:
         return errors_of(lambda: ProcessGroupGloo.create_device(interface="nosuch0"))
 
     def _path(self) -> Path:
-        self._num_files += 1
-        return self._folder / f"store-{self._num_files}"
+        return Path(tempfile.mkdtemp(dir=self._folder), "store")
 
 
 def file_store(path: Path) -> FileStore:
@@ -222,13 +222,27 @@ def facts(error: Exception) -> dict[str, object]:
     }
 
 
+def provoked(case: Callable[[], list[Exception]]) -> list[dict[str, object]]:
+    """What a case ends with, in a process of its own: it forks others, which would inherit locks
+    that the gloo threads of earlier cases hold."""
+    reading, writing = os.pipe()
+
+    def report() -> None:
+        found = json.dumps([facts(error) for error in case()])
+        with os.fdopen(writing, "w") as pipe:
+            pipe.write(found)
+        os._exit(0)  # gloo's threads still wait for the dead
+
+    with forked(report), os.fdopen(reading) as pipe:
+        os.close(writing)
+        found: list[dict[str, object]] = json.loads(pipe.read())
+        return found
+
+
 def main(folder: str) -> None:
     cases = Cases(Path(folder))
     names = [name for name in vars(Cases) if not name.startswith("_")]
-    found = {name: [facts(error) for error in getattr(cases, name)()] for name in names}
-    print(json.dumps(found))
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads still wait for the dead
+    print(json.dumps({name: provoked(getattr(cases, name)) for name in names}))
 
 
 if __name__ == "__main__":
