@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def test_a_worker_fetches_little_more_than_its_rows(
         needed = STEPS * count
         assert store.num_bytes <= 2 * needed * ROW_BYTES
         # One for a row, one for the digests of most of them, and both for the rows ahead.
-        assert store.num_requests <= 2.2 * needed
+        assert store.num_requests <= 2 * (STEPS + AHEAD_STEPS) * count
     assert list(tmp_path.iterdir()) == [], "rows are kept in memory"
 
 
@@ -201,9 +201,12 @@ def fetchers() -> int:
     return sum(thread.name == "fetcher" for thread in threading.enumerate())
 
 
-def stored_bytes(cache: Path) -> int:
-    files = (cache / "blocks").glob("*/[0-9]*.*")
-    return sum(path.stat().st_size for path in files)
+def stored_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.glob("blocks/*/*"):
+        with suppress(FileNotFoundError):  # a fetching thread removes some
+            total += path.stat().st_size
+    return total
 
 
 def test_members_of_a_mixture_share_threads_and_one_part_of_the_cache(tmp_path: Path) -> None:
