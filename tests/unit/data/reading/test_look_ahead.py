@@ -201,9 +201,9 @@ def fetchers() -> int:
     return sum(thread.name == "fetcher" for thread in threading.enumerate())
 
 
-def stored_bytes(folder: Path) -> int:
+def stored_bytes(cache: Path) -> int:
     total = 0
-    for path in folder.glob("blocks/*/*"):
+    for path in (cache / "blocks").glob("*/[0-9]*.*"):
         with suppress(FileNotFoundError):  # a fetching thread removes some
             total += path.stat().st_size
     return total
