@@ -34,7 +34,7 @@ class DocumentIds(np.ndarray):
 
 
 class _BadIndex(Exception):
-    """What is wrong with an index, and at which byte."""
+    """Says what is wrong with an index, and at which byte."""
 
 
 def bin_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:

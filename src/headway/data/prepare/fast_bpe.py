@@ -42,14 +42,14 @@ PATTERNS = {
     LLAMA3_REGEX: LLAMA3,
     LLAMA3_REGEX.replace("{1,3}", ""): LLAMA3.replace("{{1,3}}", ""),  # Qwen's
 }
-"""By how they are written in tokenizers' files."""
+"""Our patterns, by those that tokenizers' files have."""
 
 FOLDED = "\u017f"
 """A long s: case-insensitively it equals s, so `'\u017f` may be a separate word."""
 PROBES = {"L": "a", "N": "1", "S": "\t", "other": "!"}
-"""By class, a character that forms one word with a character of the same class (a digit only if
-digits are not single). The order matters: some patterns also join a symbol with the letters after
-it."""
+"""Gives for each class a character that forms one word with a character of the same class (a digit
+only if digits are not single). The order matters: some patterns also join a symbol with the letters
+after it."""
 
 
 class WordCache(dict[str, bytes]):

@@ -134,10 +134,9 @@ def prepare_in_parts(
         numbers = units_of_part(len(all_units), part, num_parts, nodes)
         units = all_units[numbers.start : numbers.stop : numbers.step]
         old = build(job, store, recipe, units, reporter, publisher.manifest, shard_finished)
-        if units:
-            lines += [record.model_dump_json().encode() for record in old.values()]
-            if lines:  # else this part has been run before
-                write_part(store, numbers, lines)
+        lines += [record.model_dump_json().encode() for record in old.values()]
+        if lines:  # else it has no units, or has been run before
+            write_part(store, numbers, lines)
         is_last = part >= num_parts - nodes
         deadline = clock.monotonic() + (OTHERS_SECONDS if is_last else 0)
         if (made := _joined(store, recipe, publisher, job, clock, deadline)) is None:

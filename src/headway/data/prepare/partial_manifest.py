@@ -1,5 +1,6 @@
-"""What of a set is prepared without a gap, from its first unit on, in a few objects: whoever joins
-the parts of a preparation, trains on it or watches it reads these, and not a record a shard.
+"""Publishes what of a set is prepared without a gap, from its first unit on, in a few objects.
+Whoever joins the parts of a preparation, trains on it or watches it reads these, and not a record a
+shard.
 
     progress/manifest       a line of sums, then the shards since the last table
     progress/table-00000    the first TABLE_SHARDS shards, and so on
@@ -45,7 +46,7 @@ HEAD_BYTES = 2**16
 
 class PartialSums(Frozen):
     format_version: Literal[3] = 3
-    """That of shards and their tables."""
+    """Version of the format of shards and their tables."""
     recipe_digest: str
     next: tuple[int, int] = (0, 0)
     """Unit and index of the first shard that is not finished."""

@@ -53,7 +53,7 @@ class BlockStream:
         self._clock = clock
         self._place = rank * GOLDEN % 1.0
         self._rows: dict[int, Block] | None = None
-        """What to fetch for the row that starts at a token; None while whole blocks are read."""
+        """Maps the first token of a row to the block to fetch; None while whole blocks are read."""
 
     @property
     def location(self) -> str:
@@ -86,8 +86,8 @@ class BlockStream:
                 filled += len(piece)
 
     def row_needs(self, starts: np.ndarray, width: int, positions: np.ndarray) -> list[Need]:
-        """What to fetch for these rows, which are read at these positions; from here on only rows
-        are read. Rows near each other share a request; those announced before keep theirs."""
+        """Lists what to fetch for these rows, which are read at these positions; from here on only
+        rows are read. Rows near each other share a request; those announced before keep theirs."""
         before = self._rows or {}
         rows = {start: before[start] for start in starts.tolist() if start in before}
         new = np.setdiff1d(starts, np.fromiter(rows, np.int64, len(rows)))

@@ -171,8 +171,8 @@ class GrowingSet:
         rows: np.ndarray | None,
         of_machine: float,
     ) -> list[Need] | None:
-        """What is read next, as for a `TokenSet`; None while the batch is not all prepared, as the
-        rows are then."""
+        """Lists what is read next, as a `TokenSet` does. None while not all of the batch is
+        prepared, as the rows are then."""
         known = self._num_known(sequence_length)
         if not self._is_finished and (batch.start >= known or batch.stop > known):
             return None

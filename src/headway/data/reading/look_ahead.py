@@ -1,5 +1,5 @@
-"""What a worker reads next: its own rows of the coming steps, and whether they are fetched one by
-one or in whole blocks."""
+"""Says what a worker reads next: its own rows of the coming steps, fetched one by one or in whole
+blocks."""
 
 from __future__ import annotations
 

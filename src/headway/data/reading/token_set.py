@@ -224,9 +224,9 @@ class TokenSet:
         rows: np.ndarray | None,
         of_machine: float,
     ) -> list[Need] | None:
-        """What is read next: these rows, or whole blocks of the batch's mixing windows and the one
-        after them, whichever costs less. All numbers are indices of the set's own order. None if
-        what was announced before is enough, which holds for rows that are None."""
+        """Lists what is read next: these rows, or whole blocks of the batch's mixing windows and
+        the one after them, whichever costs less. All numbers are indices of the set's own order.
+        None if what was announced before is enough, which holds for rows that are None."""
         if self._far is None:
             return None
         if self._reads_rows(sequence_length, of_machine):
